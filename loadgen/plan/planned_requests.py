@@ -454,7 +454,6 @@ class ImageFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     counts: tuple[int, ...]  # images of each request, in the plan's order; a single one: of every request
     distinct: int  # images that are not equal to an earlier one
     mean_bytes: int  # of an image as it is sent, without base64
-    transport: str  # data, or http
     digest: str  # of the images that all are made of
     source: str = ""  # the directory of the files, as it was given; "": made here
     maker: str = ""  # what encoded them, with its version; "": files

@@ -32,7 +32,7 @@ from loadgen.facts.run_facts import Client, Facts, Server
 from loadgen.host import environment
 from loadgen.plan import plan
 from loadgen.plan.plan import Plan, count_repeated_prompts
-from loadgen.plan.profile import Profile, has_images
+from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import ModelTarget, Seed, WordCounts
 from loadgen.records import text_tokens
 from loadgen.records.journal import JOURNAL, Journal
@@ -235,11 +235,7 @@ class Session(msgspec.Struct, frozen=True):
 
     def _make_plan(self, workload: Profile, seed: Seed, display: Display) -> Plan:
         """Make a profile's plan, and check that the server takes it; raises UsageError and MeasureError."""
-        if with_images := has_images(workload):
-            from loadgen.features.images import image_requests  # few runs send images
-
-            image_requests.check_place(workload, is_loopback(self.root.host))
-        with display.waiting("making the prompts", forks=with_images):
+        with display.waiting("making the prompts"):
             made = plan.make(workload, self.subject, seed)
             started = None if self.local is None else self.local.launched
             context = 0 if started is None else started.settings.context_len or 0

@@ -1,4 +1,4 @@
-"""Image settings: which images each request carries, and how the server gets them."""
+"""Image settings: which images each request carries."""
 
 from functools import partial
 from typing import Annotated, Literal
@@ -10,7 +10,6 @@ from loadgen.settings.load_settings import convert_number, make_check
 from loadgen.settings.setting import IMAGES, Conflict, Makes, Requirement, Setting
 
 ImageFormat = Literal["jpeg", "png"]
-ImageTransport = Literal["data", "http"]
 
 
 def _parse_sizes(text: str) -> object:
@@ -57,9 +56,6 @@ class ImageKeys(BaseModel, frozen=True, defer_build=True):
     image_format: Annotated[ImageFormat, _image("format of generated images (default jpeg)",
         rules=(Requirement("image_size", "--image-format is for generated "
             "images: pass --image-size 1024x768"),))] = "jpeg"
-    image_transport: Annotated[ImageTransport, Setting(Makes.REQUEST, "way of images to the server. data: "
-        "in the body, as a data URL (default); http: the server fetches them from this machine's loopback",
-        group=IMAGES, rules=(_NEEDED,))] = "data"
     random_mm_base_items_per_request: Annotated[int | None, Field(ge=0), _vllms(
         "images per request of random-mm (default 1)", metavar="N")] = None
     random_mm_num_mm_items_range_ratio: Annotated[float | None, _vllms("vary the number of images of "

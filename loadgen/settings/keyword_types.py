@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal, TypedDict
 
 from loadgen.settings.data_settings import DatasetName
-from loadgen.settings.image_settings import ImageFormat, ImageTransport
+from loadgen.settings.image_settings import ImageFormat
 from loadgen.settings.prompt_settings import Compat, PromptFormat
 from loadgen.settings.request_settings import Backend
 from loadgen.settings.trace_settings import TraceFormat
@@ -67,7 +67,6 @@ class WorkloadOptions(TypedDict, total=False):
     images: str | int
     image_dir: str
     image_format: ImageFormat
-    image_transport: ImageTransport
     random_mm_base_items_per_request: int
     random_mm_num_mm_items_range_ratio: float
     random_mm_limit_mm_per_prompt: str

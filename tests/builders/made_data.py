@@ -47,6 +47,6 @@ def images(**changes: Any) -> ImageFacts:
     """What is reported of the images of a plan: one in each request."""
     known: dict[str, Any] = {
         "format": "jpeg", "sizes": ((64, 64, REQUESTS),), "counts": (1,), "distinct": REQUESTS,
-        "mean_bytes": 2000, "transport": "data", "digest": "0123456789abcdef",
+        "mean_bytes": 2000, "digest": "0123456789abcdef",
     }  # fmt: skip
     return ImageFacts(**{**known, **changes})

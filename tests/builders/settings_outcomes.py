@@ -103,7 +103,7 @@ SET: dict[str, Any] = {
     "description": "x", "disable_shuffle": True, "duration": 60.0, "exact_rate": False,
     "extra_body": {"a": 1},
     "goodput": ["ttft:500"], "ignore_eos": False, "image_dir": "x", "image_format": "png",
-    "image_size": "1024x768", "image_transport": "http", "images": "2", "input_dist": "uniform:min=1,max=9",
+    "image_size": "1024x768", "images": "2", "input_dist": "uniform:min=1,max=9",
     "ladder": [512], "metric_percentiles": "50", "min_p": 0.5, "name": "x", "no_oversample": True,
     "num_warmups": "wave", "output_dist": "uniform:min=1,max=9", "percentile_metrics": "ttft",
     "prompt_corpus": "x", "prompt_format": "text-vllm-0.9", "ramp_up_end_rps": 8.0, "ramp_up_start_rps": 2.0,

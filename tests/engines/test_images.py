@@ -44,7 +44,7 @@ def vlm(engines_python: Path) -> Path:
 def seeing_vllm(
     engines_python: Path, vlm: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Engine]:
-    """vLLM with the tiny vision model, which may fetch images."""
+    """vLLM with the tiny vision model."""
     log = tmp_path_factory.mktemp("seeing") / "log"
     more = ["--no-enable-prefix-caching", "--limit-mm-per-prompt", '{"image": 2}']
     with running.vllm(engines_python, vlm, log, more) as engine:
@@ -80,20 +80,6 @@ def test_tokens_of_images_are_the_processors_and_the_servers(
     assert window["prompt_tokens"] == result["total_input_tokens"]
     assert scrape(seeing_vllm.base_url)[_PROMPT] - before[_PROMPT] > result["total_input_tokens"]
     assert "images-ignored" not in finished.out
-
-
-def test_images_fetched_from_loopback_have_the_same_tokens(
-    seeing_vllm: Engine, vlm: Path, tmp_path: Path
-) -> None:
-    words = ["--base-url", seeing_vllm.base_url, "--tokenizer", str(vlm), *_LOAD, "280x140", "--images", "2"]
-    totals = []
-    for transport in ("data", "http"):
-        (tmp_path / transport).mkdir()
-        finished = loadgen([*words, "--image-transport", transport], tmp_path / transport)
-        assert finished.code == 0, finished.err
-        (directory,) = (tmp_path / transport / "runs").iterdir()
-        totals.append(read_json(directory / "result.json")["loadgen"]["images"]["tokens"])
-    assert totals[0] == totals[1] > 0
 
 
 def test_images_have_the_same_tokens_over_each_api(seeing_vllm: Engine, vlm: Path, tmp_path: Path) -> None:

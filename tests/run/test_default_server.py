@@ -41,7 +41,7 @@ SILENT = [
     "schedule", "bursts", "ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps", "classes",
     "num_sessions", "turns", "think_time", "turn_delays", "assistant", "session_header", "turn_timeout",
     "users", "user_rate", "max_requests",
-    "image_size", "images", "image_dir", "image_format", "image_transport",
+    "image_size", "images", "image_dir", "image_format",
     "random_mm_base_items_per_request", "random_mm_num_mm_items_range_ratio",
     "random_mm_limit_mm_per_prompt", "random_mm_bucket_config",
     # the data: of no file, as random prompts are without

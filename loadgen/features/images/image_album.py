@@ -192,59 +192,44 @@ _SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif")
 class AlbumPage(msgspec.Struct, frozen=True):
     """The part that several images have in common: a head as it is sent; or, without head, a whole file."""
 
-    kind: str  # png, jpeg, webp, gif
-    start: bytes  # of the file, or of its data URL
-    rest: bytes  # of the file, one byte or two that a data URL has with what follows
+    start: bytes  # of its data URL
+    rest: bytes  # of the file, one byte or two that the data URL has with what follows
     size: tuple[int, int]  # width, height; (0, 0) where that is not known
     file_bytes: int
     digest: bytes
     head: ImageHead | None = None  # without its bytes
 
     @classmethod
-    def write(
-        cls, kind: str, content: bytes, size: tuple[int, int], head: ImageHead | None, as_url: bool
-    ) -> AlbumPage:
-        """Make the page of a file, or of its beginning where there is a head, as a data URL if `as_url`."""
-        whole = len(content) if head is None or not as_url else len(content) // _THREE * _THREE
-        start = content
-        if as_url:
-            start = f"data:image/{kind};base64,".encode() + base64.b64encode(content[:whole])
+    def write(cls, kind: str, content: bytes, size: tuple[int, int], head: ImageHead | None) -> AlbumPage:
+        """Make the page of a file, png, jpeg, webp or gif, or of its beginning where there is a head."""
+        whole = len(content) if head is None else len(content) // _THREE * _THREE
+        start = f"data:image/{kind};base64,".encode() + base64.b64encode(content[:whole])
         digest = hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
         bare = None if head is None else replace(head, start=b"")
-        return cls(kind, start, content[whole:], size, len(content), digest, bare)
+        return cls(start, content[whole:], size, len(content), digest, bare)
 
 
 class Album:
     """The images of a plan by their number, of which `pages_of` has the page, int64[images].
 
-    An image is its page's start and last rows that a key and its number draw: a data URL if `as_url`, else a
-    file.
+    An image is its page's start and last rows that a key and its number draw.
     """
 
     def __init__(
-        self,
-        pages: list[AlbumPage],
-        pages_of: Int64,
-        as_url: bool,
-        key: int = 0,
-        texture: Texture | None = None,
+        self, pages: list[AlbumPage], pages_of: Int64, key: int = 0, texture: Texture | None = None
     ) -> None:
-        self.pages, self.pages_of, self._as_url = pages, pages_of, as_url
+        self.pages, self.pages_of = pages, pages_of
         self._key, self._texture = key, texture
 
     def write(self, image: int) -> bytes:
-        """Return an image: its data URL, or its file."""
+        """Return an image's data URL."""
         page = self.pages[int(self.pages_of[image])]
         if page.head is None or self._texture is None:
             return page.start
         head = page.head
         rng = np.random.default_rng(np.random.SeedSequence(self._key, spawn_key=(image,)))
         tail = page.rest + finish_image(head, self._texture.cut_strip(rng, head.width, head.last_rows))
-        return page.start + (base64.b64encode(tail) if self._as_url else tail)
-
-    def kind(self, image: int) -> str:
-        """Return the format of an image, as png."""
-        return self.pages[int(self.pages_of[image])].kind
+        return page.start + base64.b64encode(tail)
 
     @property
     def distinct(self) -> int:
@@ -276,7 +261,7 @@ class Album:
         return hashed.hexdigest()
 
 
-def make_album(sizes: ImageSizes, form: str, images: int, stream: RandomStream, as_url: bool) -> Album:
+def make_album(sizes: ImageSizes, form: str, images: int, stream: RandomStream) -> Album:
     """Make the heads of a plan's images and draw which image has which; raises UsageError without Pillow.
 
     Each size has as many of the 64 heads, one at least, and fewer where they would be over 32 MiB.
@@ -295,13 +280,13 @@ def make_album(sizes: ImageSizes, form: str, images: int, stream: RandomStream, 
             if len(pages) > first[-1] and len(head.start) > room:
                 break
             room, left = room - len(head.start), left - len(head.start)
-            pages.append(AlbumPage.write(form, head.start, (width, height), head, as_url))
+            pages.append(AlbumPage.write(form, head.start, (width, height), head))
         counts.append(len(pages) - first[-1])
     among = (stream.rng("image choice").random(images) * np.array(counts)[numbers]).astype(np.int64)
-    return Album(pages, np.array(first)[numbers] + among, as_url, stream.key("image rows"), texture)
+    return Album(pages, np.array(first)[numbers] + among, stream.key("image rows"), texture)
 
 
-def read_album(directory: str, images: int, as_url: bool) -> Album:
+def read_album(directory: str, images: int) -> Album:
     """Read the image files of a directory, in the order of their names; images take them by turns.
 
     Raises UsageError for a directory without any, and for files of over 256 MiB in all.
@@ -313,7 +298,7 @@ def read_album(directory: str, images: int, as_url: bool) -> Album:
         raise UsageError(f"{flag}: {error.strerror}: give a directory of image files") from None
     pages, left = list[AlbumPage](), _MOST_BYTES
     for path in paths:
-        if (page := _read_page(path, flag, as_url)) is None:
+        if (page := _read_page(path, flag)) is None:
             continue
         left -= page.file_bytes
         if left < 0:
@@ -323,10 +308,10 @@ def read_album(directory: str, images: int, as_url: bool) -> Album:
         pages.append(page)
     if not pages:
         raise UsageError(f"{flag}: no PNG, JPEG, WebP or GIF file is in it")
-    return Album(pages, np.arange(images, dtype=np.int64) % len(pages), as_url)
+    return Album(pages, np.arange(images, dtype=np.int64) % len(pages))
 
 
-def _read_page(path: Path, flag: str, as_url: bool) -> AlbumPage | None:
+def _read_page(path: Path, flag: str) -> AlbumPage | None:
     """Read an image file; None if it is none by its first bytes and its name.
 
     Raises UsageError if it cannot be read, or its name alone is an image's.
@@ -342,7 +327,7 @@ def _read_page(path: Path, flag: str, as_url: bool) -> AlbumPage | None:
                 f"{flag}: {path.name} is no PNG, JPEG, WebP or GIF by its first bytes: remove it"
             )
         return None
-    return AlbumPage.write(kind, content, _read_size(kind, content), None, as_url)
+    return AlbumPage.write(kind, content, _read_size(kind, content), None)
 
 
 def _read_size(kind: str, content: bytes) -> tuple[int, int]:

@@ -85,7 +85,7 @@ def describe_images(result: Result, options: ReportOptions) -> Iterator[str]:
     if images.distinct < images.planned:
         words.append(f"{images.distinct} different ones")
     words.append(f"{images.mean_bytes / 1000:.4g} kB each")
-    words.append("as data URLs" if images.transport == "data" else "fetched from loopback")
+    words.append("as data URLs")
     yield (
         f"images: {figures.images} in {format_count(figures.requests, 'request')}, {', '.join(words)}; "
         f"{figures.images_per_s:.3g} images/s"

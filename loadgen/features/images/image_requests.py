@@ -10,25 +10,20 @@ from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.base.structs import replace
 from loadgen.features.images.image_album import AS_THEY_ARE, Album, make_album, name_maker, read_album
-from loadgen.features.images.image_server import ImageServer
 from loadgen.features.images.image_sizes import PERIOD, parse_counts, parse_sizes
 from loadgen.plan.planned_requests import ImageFacts, Requests, fingerprint
-from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
 from loadgen.wire.openai import Dialect
-
-_HTTP = "http"
 
 
 class ImageRequests:
     """Requests of another source, to whose last message the images of each are added, after its text.
 
-    `own` are those of the source, `counts` the images of each, int64[requests]. With a server, images are
-    sent as its URLs.
+    `own` are those of the source, `counts` the images of each, int64[requests].
     """
 
-    def __init__(self, own: Requests, album: Album, counts: Int64, server: ImageServer | None) -> None:
-        self.own, self._album, self._server = own, album, server
+    def __init__(self, own: Requests, album: Album, counts: Int64) -> None:
+        self.own, self._album = own, album
         self._counts, self._before = counts, np.cumsum(counts) - counts
         self.format, self.input_lens, self.output_lens = own.format, own.input_lens, own.output_lens
         self.features = {**getattr(own, "features", {}), "images": int(np.argmax(counts > 0))}
@@ -42,11 +37,7 @@ class ImageRequests:
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
         """Make the fields of request i, with its images."""
         fields, first = self.own.request(i, dialect, model), int(self._before[i])
-        images = range(first, first + int(self._counts[i]))
-        if self._server is None:
-            urls = [self._album.write(image) for image in images]
-        else:
-            urls = [self._server.name_url(image).encode() for image in images]
+        urls = [self._album.write(image) for image in range(first, first + int(self._counts[i]))]
         return dialect.add_images(fields, urls) if urls else fields
 
     def digest(self) -> str:
@@ -70,14 +61,12 @@ def add_contents(sourced: SourcedRequests, inputs: PlanInputs) -> SourcedRequest
     images = int(counts.sum())
     if not images:
         raise UsageError(f"--images {profile.images}: none of {requests} requests has an image: raise it")
-    as_url = profile.image_transport != _HTTP
     if profile.image_dir:
-        album = read_album(profile.image_dir, images, as_url)
+        album = read_album(profile.image_dir, images)
     else:
         sizes = parse_sizes(profile.image_size)
-        album = make_album(sizes, profile.image_format, images, inputs.stream, as_url)
-    server = None if as_url else ImageServer(album)
-    made = ImageRequests(sourced.requests, album, counts, server)
+        album = make_album(sizes, profile.image_format, images, inputs.stream)
+    made = ImageRequests(sourced.requests, album, counts)
     alike = len(counts) > 0 and int(counts.min()) == int(counts.max())
     facts = replace(
         sourced.facts,
@@ -87,19 +76,9 @@ def add_contents(sourced: SourcedRequests, inputs: PlanInputs) -> SourcedRequest
             counts=tuple(counts[: 1 if alike else PERIOD].tolist()),
             distinct=album.distinct,
             mean_bytes=album.mean_bytes,
-            transport=profile.image_transport,
             digest=album.digest(),
             source=profile.image_dir,
             maker="" if profile.image_dir else name_maker(profile.image_format),
         ),
     )
     return replace(sourced, requests=made, facts=facts)
-
-
-def check_place(profile: Profile, here: bool) -> None:
-    """Raise UsageError if a server that is not `here`, on this machine, is to fetch images from loopback."""
-    if profile.image_transport == _HTTP and not here:
-        raise UsageError(
-            "--image-transport http serves images at this machine's loopback address, which the server on "
-            "another machine cannot reach: leave it out, and images go in the bodies"
-        )

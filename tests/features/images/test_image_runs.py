@@ -16,10 +16,7 @@ from fakes.hosted_api import KEY, HostedApi
 from fakes.scripted_server import Answer, Asked, whole
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
-from loadgen.base.errors import UsageError
-from loadgen.features.images import image_requests
 from loadgen.features.images.image_counts import BY_TEXT, count_image_tokens
-from loadgen.plan import profile
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")]
 LOAD = ["--num-prompts", "6", "--max-concurrency", "2", "--random-input-len", "40"]
@@ -122,13 +119,6 @@ def test_a_model_without_vision_is_one_line(
     assert f"refuses images ({status}: {error.get('error', error)['message']}" in said
     assert "serve a vision model (--model; llama.cpp: --mmproj)" in said
     assert said.count("\n") == 1
-
-
-def test_a_server_elsewhere_cannot_fetch_images_from_loopback() -> None:
-    made = profile.build({"image_size": "16x8", "image_transport": "http"})
-    image_requests.check_place(made, here=True)
-    with pytest.raises(UsageError, match="which the server on another machine cannot reach"):
-        image_requests.check_place(made, here=False)
 
 
 @loop_over(("more", "tokens"), [(0, {0}), (64, {64, 66})])

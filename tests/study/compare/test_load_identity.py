@@ -127,7 +127,7 @@ def test_another_request_or_client_is_marked(key: str) -> None:
         "session_header": "X-Session-ID", "backend": "vllm", "stream": False, "continuous_usage": True,
         "ignore_eos": False, "extra_body": {"a": 1}, "chat_template_kwargs": {"a": 1}, "logprobs": 1,
         "min_tokens": 3, "top_k": 3, "turn_timeout": 9.0, "request_timeout": 9.0, "stall_timeout": 9.0,
-        "warmup": "2", "cooldown": "2", "image_transport": "http",
+        "warmup": "2", "cooldown": "2",
     }  # fmt: skip
     facts: dict[str, dict[str, Any]] = {
         "prompt_format": {"prompt_format": "corpus"},
