@@ -17,12 +17,9 @@ from loadgen.plan import request_sources
 from loadgen.plan.profile import Profile
 from loadgen.run.command.options import Options
 from loadgen.settings import data_settings
-from loadgen.study.quality.quality_text import ANSWER_TOKENS, PROMPT_TOKENS
 
 if TYPE_CHECKING:
     from loadgen.run.embedded_engine import PresetSteps
-
-_AT_ONCE = 64  # sequences whose tokens are sampled for a quality
 
 
 def estimate_at_best_s(options: Options, workload: Profile) -> float | None:
@@ -140,19 +137,6 @@ def _measure_distance(one: Profile, other: Profile) -> float:
         (one.output_len, other.output_len),
     )
     return sum(abs(math.log(first / second)) for first, second in pairs)
-
-
-def estimate_tokens_s(options: Options, sampled: int, scored: int) -> float | None:
-    """Estimate the seconds to sample and to score tokens, 64 sequences at once, as of a cell.
-
-    Answers are of 64 tokens after prompts of 48. None without a preset's steps and without the roofline.
-    """
-    if (steps := _find_steps(options)) is None:
-        return None
-    sequences = scored / ANSWER_TOKENS
-    prompt_ms = (steps.prefill_ms(PROMPT_TOKENS + ANSWER_TOKENS) or 0.0) * sequences
-    answer_ms = steps.tpot_ms(_AT_ONCE, PROMPT_TOKENS + ANSWER_TOKENS / 2) / _AT_ONCE * sampled
-    return (prompt_ms + answer_ms) / 1e3
 
 
 def _find_steps(options: Options) -> PresetSteps | Ceiling | None:

@@ -7,10 +7,9 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import median
 
 import msgspec
 
@@ -46,17 +45,12 @@ from loadgen.study.quality.arm_qualities import QUALITY
 from loadgen.study.quality.quality_text import read_text
 from loadgen.study.series.campaign import arms, campaign_file, campaign_store, quality_cells
 from loadgen.study.series.campaign.arms import Arm, Start, Trust, list_cells
-from loadgen.study.series.campaign.campaign_file import (
-    CampaignFile,
-    QualityTable,
-    list_shipped,
-    load_campaign,
-)
+from loadgen.study.series.campaign.campaign_file import CampaignFile, list_shipped, load_campaign
 from loadgen.study.series.campaign.campaign_store import CampaignRecord, CampaignStore, read_pace
 from loadgen.study.series.campaign.execution import Execution, MachineWatch, is_measured_here
-from loadgen.study.series.campaign.quality_cells import QualityCells, QualityKind, QualityState, QualityTask
+from loadgen.study.series.campaign.quality_cells import QualityCells, QualityState, QualityTask
 from loadgen.study.series.series_store import FAILED, StoreError, print_progress, show_resume_command
-from loadgen.study.series.time_estimate import Pace, TimeLeft, estimate_tokens_s, format_duration
+from loadgen.study.series.time_estimate import Pace, format_duration
 
 
 def main(argv: Sequence[str]) -> int:
@@ -85,13 +79,7 @@ def main(argv: Sequence[str]) -> int:
     kept = campaign_store.find_store(given.resume, given.file, Path(given.run_dir))
     wanted = make_request(given, kept)
     if given.dry_run:
-        done, pace, seed = set[str](), Pace(), wanted.file.seed
-        if kept is not None:
-            record = make_record(wanted, kept, given)
-            done, pace = campaign_store.list_done(kept, given.retry_failed), read_pace(kept, wanted.starts)
-            seed = record.seed
-        quality = preview_quality(wanted, kept, done, given.retry_failed)
-        print_text(preview_campaign(wanted, done, pace, seed, quality), sys.stdout)
+        print_text(preview_campaign(wanted, kept, given), sys.stdout)
         return 0
     kept = open_store(wanted, kept, Path(given.run_dir), wanted.file.name)
     with print_one_object(given.json) as results:
@@ -333,24 +321,21 @@ def _compare_cells(
 _NOTHING = "nothing was started or written (--dry-run)"
 
 
-def preview_campaign(
-    wanted: CampaignRequest,
-    done: set[str],
-    pace: Pace,
-    seed: int | None,
-    quality: tuple[Sequence[str], Sequence[str]] = ((), ()),
-) -> str:
-    """Render a campaign's matrix, order, commands and time for a terminal, in four paragraphs.
+def preview_campaign(wanted: CampaignRequest, kept: CampaignStore | None, given: argparse.Namespace) -> str:
+    """Render what a campaign, or the rest of `kept`, does, for a terminal: matrix, order, commands and time.
 
-    `done` are ids of cells that need no more, `quality` the lines of `preview_quality`; command lines are not
-    wrapped.
+    Command lines are not wrapped.
     """
-    order, time = quality
+    done, pace, seed = set[str](), Pace(), wanted.file.seed
+    if kept is not None:
+        seed = make_record(wanted, kept, given).seed
+        done, pace = campaign_store.list_done(kept, given.retry_failed), read_pace(kept, wanted.starts)
+    quality = _list_quality(wanted, kept, given.retry_failed)
     parts = (
         _list_arms(wanted, done),
-        (*_list_order(wanted), *order),
+        _list_order(wanted),
         _list_commands(wanted, seed),
-        (*_list_access(wanted), *_list_time(wanted, done, pace), *time, _NOTHING),
+        (*_list_access(wanted), *_list_time(wanted, done, pace), *quality, _NOTHING),
     )
     return "\n\n".join("\n".join(lines) for lines in parts)
 
@@ -434,66 +419,24 @@ def _list_time(wanted: CampaignRequest, done: set[str], pace: Pace) -> Iterator[
         yield f"estimated time: at most {most} of searches; starts of servers come on top"
 
 
-_DOES = {  # in a plan, before the arm where that is another
-    QualityKind.SAMPLE: "samples",
-    QualityKind.SCORE: "scores",
-    QualityKind.SCORE_BACK: "scores the answers of",
-}
-
-
-def preview_quality(
-    wanted: CampaignRequest, kept: CampaignStore | None, done: set[str], retry: bool
-) -> tuple[list[str], list[str]]:
-    """Return lines on the order of what is left of a campaign's quality, and one on its time; [] without.
-
-    Tasks are listed by whether a server is up for its load then: `done` are ids of cells that are not
-    measured again. With `retry` failed tasks are left too.
-    """
+def _list_quality(wanted: CampaignRequest, kept: CampaignStore | None, retry: bool) -> list[str]:
+    """List lines on the quality that is left to measure, and its time; with `retry` what failed is left."""
     table, reference = wanted.file.quality, wanted.reference
     if table is None or reference is None:
-        return [], []
-    state = QualityState(reference.name, tuple(arm.name for arm in wanted.arms))
-    finished = list[QualityTask]()
+        return []
+    state, finished = (
+        QualityState(reference.name, tuple(arm.name for arm in wanted.arms)),
+        list[QualityTask](),
+    )
     if kept is not None:
         state = quality_cells.read_state(kept.directory, table, wanted.arms, reference, retry)
         finished = quality_cells.read_tasks(kept.directory / QUALITY)
-    starts = [start for start in wanted.starts if any(planned.id not in done for planned in start.planned)]
-    planned = list(quality_cells.plan_tasks(state, [start.arm.name for start in starts]))
-    order = [
-        f"quality: {table.tokens:,} tokens of {reference.name}, the same within {table.margin:g} nats a token"
-    ]
-    for label, is_extra in (("after the load of", False), ("on one more start of", True)):
-        words = []
-        for number, task in planned:
-            if (number is None) is is_extra:
-                name, on = "" if number is None else starts[number].name, state.find_server(task)
-                words.append(f"{name} {on}: {_DOES[task.kind]} {'' if on == task.arm else task.arm}".strip())
-        order += wrap_chain(f"  {label}", words, "    ") if words else []
-    if not planned and set(state.arms) - state.done - state.failed:
-        order.append(f"  nothing can be measured: {reference.name} has failed, or is not among --only")
-    left = _estimate_quality(
-        wanted, table, [(state.find_server(task), task) for _, task in planned], finished
-    )
-    return order, [f"quality: {'unknown until it is measured' if left.unknown else f'{left.words} more'}"]
-
-
-def _estimate_quality(
-    wanted: CampaignRequest,
-    table: QualityTable,
-    tasks: Iterable[tuple[str, QualityTask]],
-    finished: Sequence[QualityTask],
-) -> TimeLeft:
-    """Estimate the time of tasks, each with the arm that does it, by those finished, else at the roofline."""
-    seconds, unknown, at_best = 0.0, 0, False
-    for on, task in tasks:
-        same = [one for one in finished if one.kind is task.kind]
-        alike = [one for one in same if one.arm == task.arm] or same  # the arm's own first
-        if alike:
-            known: float | None = median(one.seconds / one.tokens for one in alike) * table.tokens
-        else:
-            sampled, at_best = table.tokens if task.kind is QualityKind.SAMPLE else 0, True
-            options = next(arm.options for arm in wanted.every if arm.name == on)
-            known = estimate_tokens_s(options, sampled, table.tokens)
-        seconds += known or 0.0
-        unknown += known is None
-    return TimeLeft(seconds, unknown, at_best)
+    tasks = state.list_left()
+    arms_by_name = {arm.name: arm for arm in wanted.every}
+    left = quality_cells.estimate_left(state, tasks, arms_by_name, table.tokens, finished)
+    time = "unknown until it is measured" if left.unknown else left.words
+    words = f"{len(tasks)} of {format_count(len(state.arms), 'arm')} left: {time}"
+    if not tasks and set(state.arms) - state.done - state.failed:
+        words = f"nothing can be measured: {reference.name} has failed, or is not among --only"
+    margin = f"the same within {table.margin:g} nats a token"
+    return wrap_text(f"quality: {table.tokens:,} tokens of {reference.name}, {margin}; {words}")

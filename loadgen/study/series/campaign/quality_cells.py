@@ -13,7 +13,7 @@ tasks.json             the tasks that are done, in order, and their seconds
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -28,6 +28,7 @@ from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.base.parsing import MOST_TOKENS
 from loadgen.base.signals import StopRequest
 from loadgen.base.untrusted import read_count, read_file_bytes
+from loadgen.plan import profile
 from loadgen.run.command.progress import Display
 from loadgen.run.session import Session
 from loadgen.server.exchange import ControlLoop
@@ -47,13 +48,16 @@ from loadgen.study.quality.arm_qualities import (
 from loadgen.study.quality.probability_server import ProbabilityServer, probe_server
 from loadgen.study.quality.quality_record import Quality
 from loadgen.study.quality.quality_run import QualityRun
-from loadgen.study.quality.quality_text import QualityPlan
+from loadgen.study.quality.quality_text import ANSWER_TOKENS, PROMPT_TOKENS, QualityPlan
 from loadgen.study.quality.reference_file import read_reference
 from loadgen.study.series.campaign.arms import Arm
 from loadgen.study.series.campaign.campaign_file import CampaignFile, QualityTable
 from loadgen.study.series.campaign.campaign_store import CampaignStore
 from loadgen.study.series.point_runs import PointServers, do_on_server
 from loadgen.study.series.series_store import StoreError, create_directory, list_names
+from loadgen.study.series.time_estimate import Pace, TimedStep, TimeLeft
+
+_AT_ONCE = 64  # sequences on a server, by which its time is estimated
 
 
 class QualityKind(StrEnum):
@@ -105,6 +109,18 @@ class QualityState(msgspec.Struct, frozen=True):
             return []
         return [QualityTask(QualityKind.SCORE, arm)]
 
+    def list_left(self) -> list[QualityTask]:
+        """List the next task of each arm that is left; [] where the reference never samples."""
+        over, reference = self.done | self.failed, self.reference
+        if reference not in self.done and reference not in set(self.arms) - over:
+            return []
+        kinds = {
+            **dict.fromkeys(self.arms, QualityKind.SCORE),
+            **dict.fromkeys(self.answered, QualityKind.SCORE_BACK),
+            reference: QualityKind.SAMPLE,
+        }
+        return [QualityTask(kinds[arm], arm) for arm in self.arms if arm not in over]
+
     def choose_arm(self) -> str | None:
         """Choose the arm whose server is started once more for its quality; None if no task is left.
 
@@ -115,20 +131,28 @@ class QualityState(msgspec.Struct, frozen=True):
         return next((arm for arm in order if self.list_tasks(arm)), None)
 
 
-def plan_tasks(state: QualityState, starts: Sequence[str]) -> Iterator[tuple[int | None, QualityTask]]:
-    """Yield every task that is left, in order, with its start's number among `starts`, from 0.
+def estimate_left(
+    state: QualityState,
+    tasks: Iterable[QualityTask],
+    arms: Mapping[str, Arm],
+    tokens: int,
+    finished: Iterable[QualityTask],
+) -> TimeLeft:
+    """Estimate the time of tasks for so many tokens by those finished, else at best; `arms` are by name."""
 
-    `starts` are the arms whose servers are started for their load; None is one more start, for the quality
-    alone. Every candidate is taken to be able to score.
-    """
-    for number, arm in enumerate(starts):
-        while tasks := state.list_tasks(arm):
-            yield number, tasks[0]
-            state = replace(state, done=state.done | {tasks[0].arm})
-    while (chosen := state.choose_arm()) is not None:
-        for task in state.list_tasks(chosen):
-            yield None, task
-            state = replace(state, done=state.done | {task.arm})
+    def time(task: QualityTask, tokens: int) -> TimedStep:
+        keys = {
+            "input_len": PROMPT_TOKENS,
+            "output_len": ANSWER_TOKENS if task.kind is QualityKind.SAMPLE else 1,
+            "num_prompts": -(-tokens // ANSWER_TOKENS),
+            "max_concurrency": _AT_ONCE,
+            "num_warmups": 0,
+        }
+        options = arms[state.find_server(task)].options
+        return TimedStep(profile.build(keys), options, ((task.kind, task.arm), tokens), task.kind)
+
+    known = [(time(task, task.tokens), task.seconds) for task in finished if task.arm in arms]
+    return Pace(known).estimate_left(time(task, tokens) for task in tasks)
 
 
 TASKS = "tasks.json"

@@ -22,7 +22,6 @@ from loadgen.study.series.campaign.quality_cells import (
     QualityKind,
     QualityState,
     QualityTask,
-    plan_tasks,
 )
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")]
@@ -181,55 +180,54 @@ def test_two_arms_of_one_file_are_refused(tmp_path: Path, capsys: pytest.Capture
     assert "'A B on embedded' and 'A-B on embedded' would be one file: rename one" in capsys.readouterr().err
 
 
-def test_a_dry_run_shows_where_the_quality_is_measured(
+def test_a_dry_run_shows_the_quality_that_is_left(
     tmp_path: Path, fake: FakeMeasuring, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(tmp_path, "--dry-run", quality={**QUALITY, "reference": "B"}, checkpoints=(A, B, C)) == 0
-    out = capsys.readouterr().out
-    assert "quality: 500 tokens of B on embedded, the same within 0.05 nats a token" in out
-    assert "  after the load of r0 B on embedded: samples → r0 C on embedded: scores" in out
-    assert "  on one more start of A on embedded: scores" in out
-    assert "\nquality: " in out.partition("estimated time")[2]
+    def preview(*words: str, **keys: Any) -> str:
+        capsys.readouterr()
+        assert run(tmp_path, "--dry-run", *words, checkpoints=(A, B, C), **keys) == 0
+        return " ".join(capsys.readouterr().out.partition("estimated time")[2].split())
+
+    begun = "quality: 500 tokens of B on embedded, the same within 0.05 nats a token; "
+    assert begun + "3 of 3 arms left: less than 1 s" in preview(quality={**QUALITY, "reference": "B"})
     fake.ends = {"C": MeasureError("none")}
     assert run(tmp_path, checkpoints=(A, B, C)) == 0
-    capsys.readouterr()
-    assert run(tmp_path, "--dry-run", "--resume", "--retry-failed", checkpoints=(A, B, C)) == 0
-    out = capsys.readouterr().out
-    assert "  on one more start of C on embedded: scores" in out
-    assert "quality: less than 1 s more" in out
+    assert "; 1 of 3 arms left: less than 1 s" in preview("--resume", "--retry-failed")
+    assert "; 0 of 3 arms left" in preview("--resume")
 
 
 ABC = ("A", "B", "C")
-ORDERS: list[tuple[QualityState, tuple[str, ...], list[str]]] = [
-    # The reference is first: the others score while they are up.
-    (QualityState("A", ABC), ABC, ["0 sample A", "1 score B", "2 score C"]),
-    # It is last in the first repeat, and first in the second.
-    (QualityState("C", ABC), (*ABC, *ABC[::-1]), ["2 sample C", "4 score B", "5 score A"]),
-    # One start each: those before the reference are started once more.
-    (QualityState("C", ABC), ABC, ["2 sample C", "None score A", "None score B"]),
-    # Nothing is up for its load any more.
-    (QualityState("C", ABC), (), ["None sample C", "None score A", "None score B"]),
-    (QualityState("A", ABC, done=frozenset("AB")), ABC, ["2 score C"]),
-    # What cannot score has sampled: the reference scores, on its next start or one more.
-    (QualityState("A", ABC, frozenset("AB"), answered=frozenset("C")), ("C", "A"), ["1 score back C"]),
-    (QualityState("A", ABC, frozenset("AB"), answered=frozenset("C")), (), ["None score back C"]),
+ORDERS: list[tuple[QualityState, list[str], list[str], str | None]] = [
+    # What is left; what can be done on the servers of A, B and C; whose server is started once more.
+    (QualityState("A", ABC), ["sample A", "score B", "score C"], ["sample A"], "A"),
+    (QualityState("C", ABC), ["score A", "score B", "sample C"], ["sample C"], "C"),
+    (QualityState("A", ABC, done=frozenset("AB")), ["score C"], ["score C"], "C"),
+    # What cannot score has sampled: the reference scores, after what others can do.
+    (
+        QualityState("A", ABC, frozenset("AB"), answered=frozenset("C")),
+        ["score back C"],
+        ["score back C"],
+        "A",
+    ),
     (
         QualityState("A", ABC, frozenset("A"), answered=frozenset("C")),
-        (),
-        ["None score B", "None score back C"],
+        ["score B", "score back C"],
+        ["score back C", "score B"],
+        "B",
     ),
     # Without a reference nothing can be held to it; a candidate that failed costs itself alone.
-    (QualityState("A", ABC, failed=frozenset("A")), ABC, []),
-    (QualityState("A", ABC, failed=frozenset("B")), ABC, ["0 sample A", "2 score C"]),
-    (QualityState("A", ABC, frozenset("A"), frozenset("C"), frozenset("C")), ABC, ["1 score B"]),
+    (QualityState("A", ABC, failed=frozenset("A")), [], [], None),
+    (QualityState("A", ABC, frozenset("A"), frozenset("C"), frozenset("C")), ["score B"], ["score B"], "B"),
     # --only without the reference: what it has sampled earlier is enough.
-    (QualityState("A", ("B",)), ("B",), []),
-    (QualityState("A", ("B",), done=frozenset("A")), ("B",), ["0 score B"]),
+    (QualityState("A", ("B",)), [], [], None),
+    (QualityState("A", ("B",), done=frozenset("A")), ["score B"], ["score B"], "B"),
 ]  # fmt: skip
 
 
-@loop_over(("state", "starts", "tasks"), ORDERS)
+@loop_over(("state", "left", "now", "started"), ORDERS)
 def test_tasks_are_done_on_the_first_server_that_can(
-    state: QualityState, starts: tuple[str, ...], tasks: list[str]
+    state: QualityState, left: list[str], now: list[str], started: str | None
 ) -> None:
-    assert [f"{number} {task.kind} {task.arm}" for number, task in plan_tasks(state, starts)] == tasks
+    assert [f"{task.kind} {task.arm}" for task in state.list_left()] == left
+    assert [f"{task.kind} {task.arm}" for arm in state.arms for task in state.list_tasks(arm)] == now
+    assert state.choose_arm() == started
