@@ -375,7 +375,7 @@ def _note_timing(record: Record, messages: Sequence[Message]) -> None:
         record.server_ttft_ns = record.server_prefill_ns = _convert_ms(timing.time_to_first_token_ms)
         record.server_decode_ns = _convert_ms(timing.generation_time_ms)
         record.server_first_token_ns = _convert_ms(timing.arrival_to_first_token_ms)
-    if drafts is None and len(messages) > 1:
+    if drafts is None and len(messages) > 1 and bytes(messages[-2].sglext):
         *_, drafts = messages[-2].read_own_counts()  # SGLang sends them before the usage
     if drafts is not None:
         record.server_drafts = _or_unknown(drafts.num_spec_steps)

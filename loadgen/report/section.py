@@ -110,6 +110,7 @@ def _lay_out(section: Section, result: Result, options: ReportOptions, tabled: b
         cut = [wrap_text(clean_text(line), width=screen.width) for line in lines(result, options)]
     else:
         cut = [clean_text(line).split("\n") for line in lines(result, options)]
+    tabled = tabled and (section.most_rows > 0 or not options.short)
     if tabled and section.table is not None and (table := section.table(result)).body:
         cut.insert(0, _draw_table(section, table, options))
     plain = [row for rows in cut for row in rows]
@@ -121,8 +122,6 @@ def _draw_table(section: Section, table: Table, options: ReportOptions) -> list[
     rows, width = len(table.body), options.screen.width
     if not options.short or rows <= section.most_rows:
         return clean_text(render_text_table(table, max(WIDTH, width))).splitlines()
-    if not section.most_rows:
-        return []
     return wrap_text(f"{rows} rows: the table {section.page.lower()} is in the whole report", width=width)
 
 

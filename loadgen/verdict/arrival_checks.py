@@ -25,26 +25,26 @@ LEAST_GAPS, INNER_GAPS = 16, 0.05  # between words; of these within a message
 FULL_TOKENS, FULL_TIMES, FULL_SHARE = 8, 4, 0.2  # of a first message; the mean of the others; the answer
 
 
-def _is_most(which: Bool, shapes: AnswerShapes) -> bool:
-    return bool(np.count_nonzero(which) > MOST * len(shapes))
+def _is_most(which: Bool) -> bool:
+    return bool(np.count_nonzero(which) > MOST * len(which))
 
 
-def _tally(which: Bool, shapes: AnswerShapes) -> str:
+def _tally(which: Bool) -> str:
     """Write how many answers `which` marks, as `in 3 of 9 answers`."""
-    return f"in {np.count_nonzero(which)} of {len(shapes)} answers"
+    return f"in {np.count_nonzero(which)} of {len(which)} answers"
 
 
 def _find_whole_answers(run: RunEvidence) -> Evidence | None:
     shapes = run.shapes
     which = (shapes.messages > 1) & (shapes.instants == 1) & (shapes.first_ns > HELD_MS * MS_NS)
-    if not _is_most(which, shapes):
+    if not _is_most(which):
         return None
     tokens = float(shapes.tokens[which].mean())
     late = run.usual_lag_ms > tokens * FASTEST_MS / 2 if run.stamped else run.client_cores > IDLE_CORES
     if late:
         return None
     return (
-        f"{_tally(which, shapes)} all messages came at one instant, so they were not streamed: a proxy, or a "
+        f"{_tally(which)} all messages came at one instant, so they were not streamed: a proxy, or a "
         "parser of the server, holds each answer back until its end; TTFT is E2EL, TPOT and ITL are 0"
     )
 
@@ -55,10 +55,10 @@ def _find_clumps(run: RunEvidence) -> Evidence | None:
     which = (shapes.instants > 1) & (clump >= 2) & (shapes.at_first >= np.maximum(2, clump / 2))
     apart_ms = shapes.span_ns / np.maximum(shapes.instants - 1, 1) / MS_NS
     which &= apart_ms > HELD_MS
-    if not _is_most(which, shapes) or _is_late(run):
+    if not _is_most(which) or _is_late(run):
         return None
     return (
-        f"{_tally(which, shapes)} messages came {float(clump[which].mean()):.3g} at a time, "
+        f"{_tally(which)} messages came {float(clump[which].mean()):.3g} at a time, "
         f"{float(apart_ms[which].mean()):.3g} ms apart: a proxy gathers them; TTFT is that of the first "
         "clump, TPOT leaves out what came with it, and ITL is of clumps"
     )
@@ -69,10 +69,10 @@ def _find_later_clumps(run: RunEvidence) -> Evidence | None:
     clump = (shapes.messages - shapes.at_first) / np.maximum(shapes.instants - 1, 1)
     apart_ms = shapes.span_ns / np.maximum(shapes.instants - 1, 1) / MS_NS
     which = (shapes.instants > 1) & (clump >= MOST_DRAFTED) & (apart_ms > HELD_MS)
-    if not _is_most(which, shapes) or _is_late(run):
+    if not _is_most(which) or _is_late(run):
         return None
     return (
-        f"{_tally(which, shapes)} the messages after the first came {float(clump[which].mean()):.3g} at a "
+        f"{_tally(which)} the messages after the first came {float(clump[which].mean()):.3g} at a "
         f"time, {float(apart_ms[which].mean()):.3g} ms apart: a proxy, or a parser of the server, holds them "
         "back; ITL is of clumps, and TPOT is that of the last one"
     )
@@ -88,10 +88,10 @@ def _is_late(run: RunEvidence) -> bool:
 def _find_one_message(run: RunEvidence) -> Evidence | None:
     shapes = run.shapes
     which = shapes.messages == 1
-    if not _is_most(which, shapes):
+    if not _is_most(which):
         return None
     return (
-        f"{_tally(which, shapes)} all tokens ({float(shapes.tokens[which].mean()):.3g}) are counted on one "
+        f"{_tally(which)} all tokens ({float(shapes.tokens[which].mean()):.3g}) are counted on one "
         "message: the others had no text where an answer has it, or a parser of the server held the answer "
         "back; TTFT is the time of that message, TPOT and ITL are not measured"
     )
@@ -100,10 +100,10 @@ def _find_one_message(run: RunEvidence) -> Evidence | None:
 def _find_late_text(run: RunEvidence) -> Evidence | None:
     shapes = run.shapes
     which = (shapes.text_late_ns > 0) & _has_late_second(shapes)
-    if not _is_most(which, shapes):
+    if not _is_most(which):
         return None
     return (
-        f"{_tally(which, shapes)} the first message that counts as a token has no text, and the first text "
+        f"{_tally(which)} the first message that counts as a token has no text, and the first text "
         f"came {float(shapes.text_late_ns[which].mean()) / MS_NS:.3g} ms after it: that one is not a token, "
         "or hides one; TTFT is its time, and TPOT has the wait"
     )
@@ -120,10 +120,10 @@ def _has_late_second(shapes: AnswerShapes) -> Bool:
 def _find_extra_first(run: RunEvidence) -> Evidence | None:
     shapes = run.shapes
     which = (shapes.messages > shapes.tokens) & _has_late_second(shapes)
-    if not _is_most(which, shapes):
+    if not _is_most(which):
         return None
     return (
-        f"{_tally(which, shapes)} more messages have text than usage counts tokens, and the first one came "
+        f"{_tally(which)} more messages have text than usage counts tokens, and the first one came "
         f"{float(shapes.second_ns[which].mean()) / MS_NS:.3g} ms before the others: it is not a token (a "
         "blank to keep the connection open, or the prompt); TTFT is its time, and TPOT has the wait"
     )
@@ -195,10 +195,10 @@ def _find_full_first(run: RunEvidence) -> Evidence | None:
     )
     which = (shapes.messages > 1) & (first >= FULL_TOKENS) & (first > FULL_SHARE * shapes.tokens)
     which &= first > FULL_TIMES * later
-    if not _is_most(which, shapes):
+    if not _is_most(which):
         return None
     return (
-        f"{_tally(which, shapes)} the first message carries {float(first[which].mean()):.3g} tokens and the "
+        f"{_tally(which)} the first message carries {float(first[which].mean()):.3g} tokens and the "
         f"others {float(later[which].mean()):.3g} each: the first ones were held back; TTFT has their time, "
         "and TPOT counts them and is too low"
     )

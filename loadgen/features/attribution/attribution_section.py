@@ -66,9 +66,9 @@ def find_attribution(run: Result) -> Attribution | None:
 def list_part_times(rows: PartRows) -> list[PartTime]:
     """List the parts that are not 0, in the order of PARTS."""
     sums = rows.sum_parts()
-    whole = sum(sums.values())
+    whole, count = sum(sums.values()), len(rows)
     return [
-        PartTime(part, sums[part.key] / len(rows) / MS_NS, sums[part.key] / whole)
+        PartTime(part, sums[part.key] / count / MS_NS, sums[part.key] / whole)
         for part in PARTS
         if sums[part.key]
     ]
