@@ -41,6 +41,7 @@ from loadgen.settings.setting import Makes, SettingRow, list_rows
 from loadgen.settings.table import PROFILE_KEYS
 from loadgen.study.audit.findings import CHECKS
 from loadgen.study.compare.comparability import COMPARABILITY
+from loadgen.study.quality.quality_record import USUAL_KL
 from loadgen.verdict.verdict import DOUBTS
 
 _ROOT = Path(__file__).parent.parent
@@ -200,6 +201,11 @@ def _fields(titles: tuple[str, str], fields: Callable[[], Iterable[tuple[str, st
     return _grid(titles, ((f"`{name}`", _marked(text)) for name, text in fields()))
 
 
+def _usual_kl() -> str:
+    rows = ((usual.bits, usual.name, f"{usual.low:g} to {usual.high:g}") for usual in USUAL_KL)
+    return _grid(("about", "llama.cpp's", "KL, nats a token"), rows)
+
+
 def _makes() -> str:
     """The keys of a profile by what they make, and what follows where two runs differ in one."""
     rows = []
@@ -299,6 +305,7 @@ def _figures(rows: Iterable[figure_table.Figure], titles: tuple[str, ...]) -> st
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "usual-kl": _usual_kl,
     "parts": _parts,
     "attribution-evidence": _attribution_evidence,
     "api": partial(api_docs.rendered, loadgen),

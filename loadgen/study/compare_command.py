@@ -39,12 +39,11 @@ from loadgen.study.compare import (
 from loadgen.study.compare.comparability import Rows
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
-from loadgen.study.compare.rankings import RowQuality
 from loadgen.study.consistency import ceilings
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources
-from loadgen.study.quality.quality_record import judge_quality
+from loadgen.study.quality.quality_passage import RowQuality, make_quality_passage
 
 _MOST_PROBLEMS = 10  # that are printed one by one
 
@@ -201,7 +200,7 @@ def list_passages(
     passages += map(make_limit_passage, searches, count(1))
     passages += comparison_report.make_load_passages(tables)
     if rows := list_qualities(tables, searches):
-        passages.append(rankings.make_quality_passage(rows))
+        passages.append(make_quality_passage(rows))
     return [*passages, *([Passage("What is missing", lines=tuple(missing))] if missing else [])]
 
 
@@ -225,7 +224,7 @@ def list_qualities(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLi
     found: dict[str, RowQuality] = {}
     for name, quality, margin in rows:
         if quality is not None:
-            found.setdefault(name, RowQuality(name, quality, judge_quality(quality, margin)))
+            found.setdefault(name, RowQuality(name, quality, margin))
     return list(found.values())
 
 

@@ -85,17 +85,17 @@ def _read_context(candidate: Candidate, baseline: Candidate) -> Value | str:
     return Value(float(min(most, round(capacity.mean) // max(1.0, candidate.concurrency))))
 
 
-def _make_price_reader(key: str) -> Reader:
-    """Make the reader of the price of a million tokens at the rate `key`: price ÷ tokens an hour · 10⁶."""
+def compute_price(key: str, candidate: Candidate) -> Value | str:
+    """Compute the price of a million tokens at the rate `key`: price ÷ tokens an hour · 10⁶; else why not."""
+    rate, price = candidate.average(lambda run: run.figure(key)), candidate.price_per_hour
+    if price is None or rate is None or not rate.mean:
+        return "no price of the machine was given" if price is None else "no run has the throughput"
+    cost, half = price / _HOUR_S / rate.mean * _MILLION, rate.half / rate.mean
+    return Value(cost, cost * (1 - half), cost * (1 + half))
 
-    def read(candidate: Candidate, baseline: Candidate) -> Value | str:
-        rate, price = candidate.average(lambda run: run.figure(key)), candidate.price_per_hour
-        if price is None or rate is None or not rate.mean:
-            return "no price of the machine was given" if price is None else "no run has the throughput"
-        cost, half = price / _HOUR_S / rate.mean * _MILLION, rate.half / rate.mean
-        return Value(cost, cost * (1 - half), cost * (1 + half))
 
-    return read
+def _make_price_column(key: str, title: str, rate: str) -> AnswerColumn:
+    return AnswerColumn(key, title, _at_load(lambda candidate, baseline: compute_price(rate, candidate)), 4)
 
 
 def list_differences(candidate: Candidate, baseline: Candidate) -> list[Difference] | None:
@@ -185,8 +185,8 @@ COLUMNS = (
     ),
     AnswerColumn("ready_s", "s to ready", _make_mean_reader(_read_ready_s, _NOT_STARTED), 1),
     AnswerColumn("first_token_s", "s to token", _make_mean_reader(_read_first_token_s, _NOT_STARTED), 1),
-    AnswerColumn("output_price", "price/M output", _at_load(_make_price_reader("output_throughput")), 4),
-    AnswerColumn("total_price", "price/M total", _at_load(_make_price_reader("total_token_throughput")), 4),
+    _make_price_column("output_price", "price/M output", "output_throughput"),
+    _make_price_column("total_price", "price/M total", "total_token_throughput"),
     AnswerColumn("state", "state", _read_state),
 )  # fmt: skip
 

@@ -105,6 +105,16 @@ def _write(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def describe_flags(flags: Mapping[str, Any]) -> str:
+    """Write keys of a campaign's file as the flags of `loadgen bench` that they set."""
+    words = []
+    for key, value in flags.items():
+        text = json.dumps(value) if isinstance(value, dict | list) else _write(value)
+        name = f"{'no-' if value is False else ''}{key.replace('_', '-')}"
+        words.append(f"--{name}" if isinstance(value, bool) else f"--{name}={shlex.quote(text)}")
+    return " ".join(words)
+
+
 def parse_size(text: str) -> float:
     """Parse bytes of memory, as 16GiB, 24 GB or 16, which is GiB; raises UsageError."""
     match = _SIZE.fullmatch(text.strip())

@@ -17,13 +17,14 @@ from loadgen.figures.distribution import CONFIDENCE, find_lower_place, find_uppe
 from loadgen.figures.figure_table import SELECTABLE, find_figure
 from loadgen.figures.objectives import Objective, Standing, is_judgeable, judge_objectives
 from loadgen.records.record import Records
-from loadgen.study.answer.answer_columns import write_lead, write_times
-from loadgen.study.answer.answer_settings import AnswerRequest, describe_constraints
+from loadgen.study.answer.answer_columns import compute_price, write_lead, write_times
+from loadgen.study.answer.answer_settings import AnswerRequest, describe_constraints, describe_flags
 from loadgen.study.answer.contest import Candidate, Contest
 from loadgen.study.compare import statistics
 from loadgen.study.compare.comparability import list_one_servers
 from loadgen.study.compare.model import Decision, Effect
 from loadgen.study.compare.rankings import compute_need
+from loadgen.study.quality.quality_record import describe_usual_kl
 from loadgen.study.run_summary import Reported
 
 _LEAST_RUNS, _LEAST_OVER = 2, 1.9  # runs, and requests beyond the percentile in each, to bound it by runs
@@ -302,12 +303,15 @@ def recommend(contest: Contest, candidates: Sequence[Candidate], asked: AnswerRe
     chosen = _choose(contest, ranked, asked, alone=not lacking or bool(contest.objectives))
     advice, words = chosen.choice, chosen.words
     taken = chosen.names[0] if chosen.names else ""
+    if advice is Advice.TAKE:
+        names = " or ".join(f"{name}{_name_settings(contest, name)}" for name in chosen.names)
+        words = f"take {names}: {words}{_write_price(contest, taken, asked)}"
     remarks = [*_list_changes(contest, ranked, asked, chosen)]
     behind = [name for name in chosen.open if name not in chosen.names]
     if advice is Advice.TAKE and behind:
         speed = contest.compare(behind[0], taken)
         lead = write_lead(contest, write_times(speed)) if write_times(speed) else f"not compared: {speed.why}"
-        remarks.append(f"next: {behind[0]}, {lead}")
+        remarks.append(f"next: {behind[0]}, {lead}{_write_price(contest, behind[0], asked)}")
     if advice is Advice.TAKE:
         if asked.max_kl is None:
             remarks += _list_cautions(next(each for each in ranked if each.name == taken))
@@ -377,14 +381,35 @@ def _choose(
     if not rest and not alone:
         return chosen(Advice.UNDECIDED, (top,), f"undecided: {top} is the only one compared{within}")
     if not rest:
-        return chosen(Advice.TAKE, (top,), f"take {top}: the only one{within}")
+        return chosen(Advice.TAKE, (top,), f"the only one{within}")
     of = "" if alone else " of those compared"
     lead = write_lead(contest, write_times(against[rest[0]]), rest[0])
-    return chosen(Advice.TAKE, (top,), f"take {top}: the fastest{of}{within}, {lead}")
+    return chosen(Advice.TAKE, (top,), f"the fastest{of}{within}, {lead}")
+
+
+def _name_settings(contest: Contest, name: str) -> str:
+    """Write in which flags a campaign's arm differs from others of its checkpoint; "" if there are none."""
+    arms, row = contest.ask.campaign.arms, contest.rows[name]
+    others = [arms.get(each.arm, {}) for each in contest.rows.values() if each.checkpoint == row.checkpoint]
+    own, every = arms.get(row.arm, {}), {key: None for other in others for key in other}
+    flags = {key: value for key, value in own.items() if any(other.get(key) != value for other in others)}
+    words = [describe_flags(flags), *(f"no {describe_flags({key: True})}" for key in every if key not in own)]
+    return f" ({', '.join(filter(None, words))})" if any(words) else ""
+
+
+def _write_price(contest: Contest, name: str, asked: AnswerRequest) -> str:
+    """Write what a million output tokens cost and at which load, as the end of a sentence; "" if unknown."""
+    row = replace(contest.rows[name], price_per_hour=asked.price_per_hour)
+    price = compute_price("output_throughput", row)
+    if isinstance(price, str) or row.no_load:
+        return ""
+    limit = f"its limit, {contest.speeds[name].mean:.4g} {contest.label}"
+    load = limit if row.searched else f"the load {contest.title}"
+    return f"; a million output tokens cost {price.mean:.3g} at {load}"
 
 
 def _choose_equal(equal: Sequence[Candidate]) -> tuple[tuple[str, ...], str]:
-    """Choose of equally fast candidates the one shown to be nearest to the reference, else any of them."""
+    """Choose of equally fast candidates the one shown to be nearest to the reference, else any; and why."""
     names = [each.name for each in equal]
     for each in equal:
         others = [other.divergence for other in equal if other is not each]
@@ -392,8 +417,8 @@ def _choose_equal(equal: Sequence[Candidate]) -> tuple[tuple[str, ...], str]:
         if own is not None and all(other is not None and own.most < other.least for other in others):
             rest = ", ".join(name for name in names if name != each.name)
             near = "it is the reference" if each.is_reference else f"nearer to {each.reference}"
-            return (each.name,), f"take {each.name}: as fast as {rest}, and {near}"
-    return tuple(names), f"take {' or '.join(names)}: they are equally fast"
+            return (each.name,), f"as fast as {rest}, and {near}"
+    return tuple(names), "they are equally fast"
 
 
 def _explain_undecided(top: str, rival: str, speed: Effect) -> str:
@@ -448,7 +473,8 @@ def _list_cautions(taken: Candidate) -> Iterator[str]:
     elif kl is None:
         yield "by speed alone: its quality was not measured ([quality] in a campaign's file)"
     elif not taken.is_reference:
-        yield f"its KL is {kl.mean:.3g} ({kl.low:.3g} to {kl.high:.3g}): no --max-kl was given"
+        usual = describe_usual_kl(kl.mean)
+        yield f"its KL is {kl.mean:.3g} ({kl.low:.3g} to {kl.high:.3g}), {usual}: no --max-kl was given"
 
 
 def _list_means(contest: Contest, taken: str, names: Sequence[str]) -> Iterator[str]:

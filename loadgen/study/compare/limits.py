@@ -27,12 +27,12 @@ from loadgen.study.compare import run_groups, statistics
 from loadgen.study.compare.comparison import find_default_row, match_rows, measure_distance
 from loadgen.study.compare.comparison_report import format_ratio
 from loadgen.study.compare.model import ComparisonOptions, Decision, Effect
-from loadgen.study.compare.rankings import encode_row_quality, list_quality_cells
 from loadgen.study.compare.statistics import CLOCK_ERROR
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitEstimate
 from loadgen.study.load_table import SIMULATION, mark_simulated
 from loadgen.study.quality import quality_record
+from loadgen.study.quality.quality_passage import encode_row_quality, list_quality_cells
 from loadgen.study.quality.quality_record import Quality
 from loadgen.study.run_summary import group_by
 from loadgen.study.sweep_record import LoadAxis

@@ -14,7 +14,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import read_figure
 from loadgen.base.text import GIB
-from loadgen.base.untrusted import read_mapping
+from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.report.load_identity import Load
 from loadgen.study.bundle import reading
 from loadgen.study.consistency.ceilings import Hardware
@@ -41,6 +41,7 @@ class CampaignSettings(msgspec.Struct, frozen=True):
     answer: Mapping[str, Any] = {}  # its table [answer]
     reference: str = ""  # the checkpoint or arm that qualities are measured against
     description: str = ""
+    arms: Mapping[str, Mapping[str, Any]] = {}  # flags of `loadgen bench` by "checkpoint on server"
 
 
 def read_campaign_settings(places: Iterable[str]) -> CampaignSettings:
@@ -70,6 +71,10 @@ def read_campaign_settings(places: Iterable[str]) -> CampaignSettings:
                 answer=read_mapping(contents.get("answer")),
                 reference=json_fields.read_word(read_mapping(contents.get("quality")).get("reference")),
                 description=json_fields.read_word(contents.get("description")),
+                arms={
+                    f"{arm.get('checkpoint')} on {arm.get('server')}": read_mapping(arm.get("flags"))
+                    for arm in map(read_mapping, read_list(contents.get("arms")))
+                },
             )
     return CampaignSettings()
 

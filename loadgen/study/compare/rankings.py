@@ -1,31 +1,20 @@
-"""Rankings: tables of checkpoints: by speed, by quantization, by the memory that they fit, and by quality."""
+"""Rankings: tables of checkpoints: by speed, by quantization, and by the memory that they fit."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import msgspec
-from msgspec.structs import asdict
 
-from loadgen.base.tables import Passage, Table, list_interval_cells, make_table
+from loadgen.base.tables import Passage, Table, make_table
 from loadgen.base.text import GIB
 from loadgen.engines import engines
 from loadgen.features.roofline import models
 from loadgen.study.compare.comparison import find_column
 from loadgen.study.compare.model import ComparedLoad, Line
 from loadgen.study.consistency.ceilings import find_weights
-from loadgen.study.quality.arm_qualities import format_spread
-from loadgen.study.quality.quality_record import (
-    BACKWARD,
-    FIGURES,
-    ITSELF,
-    Quality,
-    QualityVerdict,
-    judge_quality,
-)
 from loadgen.study.run_summary import Reported
 
 _PLAIN = ("", "BF16", "FP16")
@@ -199,87 +188,3 @@ def compute_need(name: str, runs: Sequence[Reported]) -> tuple[float, str]:
     if files:
         return files / GIB + OVERHEAD_GIB, "files, no KV"
     return math.nan, "unknown model"
-
-
-_COLUMNS = [figure for figure in FIGURES if figure.title]
-_CELLS = [figure.key for figure in FIGURES if figure.key != "bits_per_byte"]  # of which there are two
-_LEGEND = (
-    "KL divergence in nats a token, the same first choice in % of a text's tokens, perplexity × the "
-    "reference's; ± half of the 95 % interval"
-)
-
-
-class RowQuality(msgspec.Struct, frozen=True):
-    """A row's quality and the verdict on it; None without a KL divergence."""
-
-    name: str
-    quality: Quality
-    verdict: QualityVerdict | None
-
-
-def make_quality_passage(rows: Sequence[RowQuality]) -> Passage:
-    """Make the passage of rows' qualities, a column for each figure that any row has; notes say why not."""
-    shown = [each for each in _COLUMNS if any(getattr(row.quality, each.key) is not None for row in rows)]
-    bits = []  # a byte, the candidate's of the reference's, where they stand for a KL that there is none of
-    for row in rows:
-        quality, per_byte = row.quality, row.quality.bits_per_byte
-        if per_byte is None or quality.kl is not None or quality.of_reference:
-            bits.append("-")
-        else:
-            bits.append(f"{per_byte['candidate'].mean:.3f} of {per_byte['reference'].mean:.3f}")
-    has_bits = any(cell != "-" for cell in bits)
-    titles = ["checkpoint", *(each.title for each in shown), *["bits/byte"] * has_bits, "verdict"]
-    body = []
-    for row, cell in zip(rows, bits, strict=True):
-        intervals = ((getattr(row.quality, each.key), each.scale) for each in shown)
-        cells = ["-" if interval is None else format_spread(interval, scale) for interval, scale in intervals]
-        verdict = row.verdict.verdict if row.verdict is not None else "-"
-        body.append((row.name, *cells, *[cell] * has_bits, verdict))
-    floors = dict.fromkeys(row.quality.noise_floor for row in rows if row.quality.noise_floor is not None)
-    notes = [f"noise floor: {', '.join(map(format_spread, floors))} nats a token"] if floors else []
-    notes = [_LEGEND, *notes, *(note for row in rows for note in _list_quality_notes(row))]
-    table = make_table(titles, body, notes=notes)
-    return Passage("Quality, against the reference", "quality", "Quality", table=table, style="words")
-
-
-def _list_quality_notes(row: RowQuality) -> Iterator[str]:
-    quality, verdict = row.quality, row.verdict
-    if verdict is not None:
-        sampled = (
-            "" if quality.kl is None else f", {quality.kl.tokens:,} tokens of {quality.kl.answers:,} answers"
-        )
-        yield f"{row.name}: {verdict.text}{sampled}"
-    if quality.kl is not None and quality.kl.direction == BACKWARD:
-        yield f"{row.name}: KL(candidate‖reference), since its server cannot score"
-    reasons: dict[str, list[str]] = {}
-    for each in _COLUMNS:
-        if each.key in quality.why:
-            reasons.setdefault(quality.why[each.key], []).append(each.title)
-    if quality.of_reference:
-        reasons.pop(ITSELF, None)
-        yield f"{row.name}: {ITSELF}"
-    yield from (f"{row.name}: no {', '.join(keys)}: {why}" for why, keys in reasons.items())
-    yield from (f"{row.name}: {doubt}" for doubt in quality.doubts if doubt not in reasons)
-
-
-def encode_row_quality(quality: Quality, margin: float) -> dict[str, Any]:
-    """Make the JSON object of a row's quality, and of the verdict on it; null without a KL divergence."""
-    verdict = judge_quality(quality, margin)
-    return {**quality.model_dump(mode="json"), "verdict": None if verdict is None else asdict(verdict)}
-
-
-def list_quality_figures(quality: Quality | None) -> dict[str, float | None]:
-    """List the figures of a quality by name, each with its interval's ends; None for what is not known."""
-    cells = (list_interval_cells(key, getattr(quality, key, None)) for key in _CELLS)
-    return {name: value for each in cells for name, value in each.items()}
-
-
-def list_quality_cells(quality: Quality | None, margin: float) -> Mapping[str, Any]:
-    """List the cells of CSV by column, all None or empty for a row without a quality."""
-    verdict = None if quality is None else judge_quality(quality, margin)
-    return {
-        **list_quality_figures(quality),
-        "quality_verdict": getattr(verdict, "verdict", None),
-        "quality_more_tokens": getattr(verdict, "more_tokens", None),
-        "quality_doubts": "; ".join(quality.doubts) if quality is not None else "",
-    }

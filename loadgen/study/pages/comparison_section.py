@@ -15,7 +15,6 @@ from loadgen.study.compare.comparison import find_column
 from loadgen.study.compare.comparison_report import SYMBOLS
 from loadgen.study.compare.limits import ComparedLimits, describe_limits
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Line
-from loadgen.study.compare.rankings import RowQuality
 from loadgen.study.compare_command import list_qualities
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitRecord, LimitRun, ObjectiveFigures
@@ -32,6 +31,7 @@ from loadgen.study.pages.page_parts import (
     is_wide,
 )
 from loadgen.study.quality.arm_qualities import format_spread
+from loadgen.study.quality.quality_passage import RowQuality, make_quality_passage
 from loadgen.study.quality.quality_record import DIFFERENT, MeanInterval
 from loadgen.study.run_summary import Reported, group_by
 
@@ -295,7 +295,7 @@ def make_quality_section(
         return PageSection("")
     panels = [*(_plot_limit(each) for each in searches), *(_plot_load(each) for each in comparisons)]
     drawn = [replace(panel, key=f"quality-{number}") for number, panel in enumerate(filter(None, panels), 1)]
-    return illustrate(rankings.make_quality_passage(rows), drawn[:_MOST_PANELS])
+    return illustrate(make_quality_passage(rows), drawn[:_MOST_PANELS])
 
 
 def _plot_load(comparison: ComparedLoad) -> Panel | None:

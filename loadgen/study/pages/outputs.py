@@ -31,7 +31,6 @@ from loadgen.study.compare import limits, model
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
-from loadgen.study.compare.rankings import list_quality_figures
 from loadgen.study.consistency import ceilings
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
@@ -39,6 +38,7 @@ from loadgen.study.pages import load_charts
 from loadgen.study.pages.document import Document, compose_document
 from loadgen.study.pages.markdown import render_markdown
 from loadgen.study.pages.page_parts import Panel, illustrate
+from loadgen.study.quality.quality_passage import list_quality_figures
 from loadgen.study.run_summary import Reported
 
 _PLOT = "plot"

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from functools import partial
@@ -21,6 +21,7 @@ from loadgen.base.parsing import MOST_TOKENS, Parser, integer_between, number_be
 from loadgen.base.printing import print_text
 from loadgen.base.signals import Interrupts, StopRequest
 from loadgen.base.structs import replace
+from loadgen.base.tables import render_passage
 from loadgen.base.text import WIDTH, clean_text, format_count, wrap_text
 from loadgen.plan import profile
 from loadgen.report.run import Place
@@ -34,19 +35,11 @@ from loadgen.settings import table
 from loadgen.settings.keyword_types import BenchOptions
 from loadgen.settings.setting import LAUNCH, OUTPUT, RUN, SERVER, Makes, Setting, list_rows
 from loadgen.settings.table import TABLE
+from loadgen.study.quality.arm_qualities import format_spread
 from loadgen.study.quality.divergence import estimate_divergence
 from loadgen.study.quality.probability_server import ProbabilityServer, probe_server
-from loadgen.study.quality.quality_record import (
-    CANDIDATE,
-    FIGURES,
-    MARGIN,
-    REFERENCE,
-    MeanInterval,
-    Quality,
-    bound_share,
-    describe_tail,
-    judge_quality,
-)
+from loadgen.study.quality.quality_passage import RowQuality, make_quality_passage
+from loadgen.study.quality.quality_record import MARGIN, Quality
 from loadgen.study.quality.quality_run import QualityRun, record_reference
 from loadgen.study.quality.quality_text import ANSWER_TOKENS, TOKENS, QualityPlan, read_text
 from loadgen.study.quality.reference_file import ReferenceContents, read_reference
@@ -270,8 +263,8 @@ def _measure(run: QualityRun, shown: Display, margin: float, is_json: bool) -> i
     if is_json:
         print_text(quality.model_dump_json(indent=2), sys.stdout)
     else:
-        lines = list_quality_lines(quality, margin)
-        print_text(clean_text("\n".join(lines)), sys.stdout)
+        passage = make_quality_passage([RowQuality(quality.candidate, quality, margin)])
+        print_text(clean_text(render_passage(passage)), sys.stdout, end="")
     if signal:
         answers = 0 if run.answers is None else run.answers.answers
         progress.warn(f"interrupted: the figures are of {format_count(answers, 'answer')}")
@@ -280,28 +273,6 @@ def _measure(run: QualityRun, shown: Display, margin: float, is_json: bool) -> i
         progress.warn(run.candidate.access.secrets.hide(str(failed)))
     measured = quality.kl is not None or quality.bits_per_byte is not None
     return decide_exit_code(signal=signal, measured=measured, whole=failed is None)
-
-
-_LABEL = 24  # columns
-_LABELS = {figure.key: figure.label for figure in FIGURES}
-
-
-def list_quality_lines(quality: Quality, margin: float) -> list[str]:
-    """List a quality as lines of 80 columns: the verdict, the figures, and doubts with what to do."""
-    verdict = judge_quality(quality, margin)
-    words = "no KL divergence" if verdict is None else verdict.text
-    lines = wrap_text(f"{quality.candidate} held to {quality.reference}: {words}", width=WIDTH)
-    lines += [f"  {label:<{_LABEL}}{value}" for label, value in _list_figures(quality, margin)]
-    reasons: dict[str, list[str]] = {}
-    for key, label in _LABELS.items():
-        if getattr(quality, key) is None and key in quality.why:
-            reasons.setdefault(quality.why[key], []).append(label)
-    for reason, names in reasons.items():
-        if reason not in quality.doubts:
-            lines += wrap_text(f"no {', '.join(names)}: {reason}", width=WIDTH)
-    for doubt in quality.doubts:
-        lines += wrap_text(f"doubt: {doubt}", width=WIDTH)
-    return lines
 
 
 def list_reference_lines(contents: ReferenceContents, path: Path) -> list[str]:
@@ -313,45 +284,10 @@ def list_reference_lines(contents: ReferenceContents, path: Path) -> list[str]:
     ]
     floor = estimate_divergence(answers, [line.own for line in contents.answers])
     if floor is not None:
-        lines.append(f"  {_LABELS['noise_floor']:<{_LABEL}}{_format_interval(floor, 4)} nats a token")
+        lines.append(f"  noise floor {format_spread(floor)} nats a token")
     if contents.damage:
         lines += wrap_text(f"the rest of the file is left out: {contents.damage}", width=WIDTH)
     return lines
-
-
-def _list_figures(quality: Quality, margin: float) -> Iterator[tuple[str, str]]:
-    if (kl := quality.kl) is not None:
-        yield f"KL({kl.direction})", f"{_format_interval(kl, 4)} nats a token"
-        yield "", f"{kl.tokens:,} tokens of {format_count(kl.answers, 'answer')}"
-        if kl.highest:
-            unseen = bound_share(0, kl.answers)
-            yield "worst answer", f"{kl.highest[0]:.3g} nats a token; at most {100 * unseen:.2g} % of prompts"
-            yield "", "are worse (95 %)"
-            if tail := describe_tail(kl, margin):
-                yield "", tail
-        yield "self check", f"{_format_interval(kl.self_check, 4)} (1 is expected)"
-    if quality.noise_floor is not None:
-        yield _LABELS["noise_floor"], f"{_format_interval(quality.noise_floor, 4)} nats a token"
-    if quality.agreement is not None:
-        share = quality.agreement
-        percent = MeanInterval(mean=100 * share.mean, low=100 * share.low, high=100 * share.high)
-        yield _LABELS["agreement"], f"{_format_interval(percent, 1)} % of the text's tokens"
-    if quality.perplexity is not None:
-        both = f"{quality.perplexity[CANDIDATE]:.4g}, reference {quality.perplexity[REFERENCE]:.4g}"
-        yield "perplexity", both
-    if quality.perplexity_ratio is not None:
-        yield _LABELS["perplexity_ratio"], _format_interval(quality.perplexity_ratio, 4)
-    if quality.bits_per_byte is not None:
-        candidate, reference = (quality.bits_per_byte[side] for side in (CANDIDATE, REFERENCE))
-        yield _LABELS["bits_per_byte"], f"{_format_interval(candidate, 3)}, reference"
-        yield "", _format_interval(reference, 3)
-
-
-def _format_interval(interval: MeanInterval, digits: int) -> str:
-    off = abs(interval.mean - (interval.low + interval.high) / 2)
-    if off > interval.half / 4:
-        return f"{interval.mean:.{digits}f} ({interval.low:.{digits}f} to {interval.high:.{digits}f})"
-    return f"{interval.mean:.{digits}f} ± {interval.half:.{digits}f}"
 
 
 class QualityKeywords(BenchOptions, total=False):

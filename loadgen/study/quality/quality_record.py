@@ -108,18 +108,49 @@ class QualityFigure(msgspec.Struct, frozen=True):
     """A figure of `Quality`, as it is named and shown."""
 
     key: str
-    label: str  # in a sentence
     title: str = ""  # of a column; "": it has none
     scale: float = 1.0  # by which a value is multiplied where it is shown
 
 
 FIGURES = (
-    QualityFigure("kl", "KL divergence", "KL"),
-    QualityFigure("noise_floor", "noise floor"),
-    QualityFigure("agreement", "same first choice", "same first %", 100.0),
-    QualityFigure("perplexity_ratio", "perplexity ratio", "perplexity"),
-    QualityFigure("bits_per_byte", "bits per byte"),
+    QualityFigure("kl", "KL"),
+    QualityFigure("noise_floor"),
+    QualityFigure("agreement", "same first %", 100.0),
+    QualityFigure("perplexity_ratio", "perplexity"),
+    QualityFigure("bits_per_byte"),
 )
+
+
+class UsualKl(msgspec.Struct, frozen=True):
+    """The KL of a format of llama.cpp to 16 bits, in nats a token: of Llama 2 7B and of Llama 3 8B."""
+
+    bits: str
+    name: str
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.bits} (llama.cpp's {self.name}: {self.low:g} to {self.high:g})"
+
+
+USUAL_KL = (
+    UsualKl("8 bits", "q8_0", 0.0004, 0.0014),
+    UsualKl("6 bits", "q6_K", 0.0021, 0.0055),
+    UsualKl("4 bits", "q4_K_M", 0.013, 0.031),
+    UsualKl("2 bits", "q2_K", 0.11, 0.45),
+)
+
+
+def describe_usual_kl(nats: float) -> str:
+    """Describe of how many bits a KL divergence is usual, or between which of them it lies."""
+    above = next((usual for usual in USUAL_KL if nats <= usual.high), None)
+    if above is None:
+        return f"more than is usual for {USUAL_KL[-1]}"
+    if nats >= above.low:
+        return f"usual for {above}"
+    if above is USUAL_KL[0]:
+        return f"less than is usual for {above}"
+    return f"between what is usual for {USUAL_KL[USUAL_KL.index(above) - 1]} and {above}"
 
 
 MARGIN = 0.01  # nats a token

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from builders import made_runs
 from builders.comparison_samples import HIGH, cell, cells
 from builders.loops import loop_over
-from builders.made_answers import answered, keep_campaign, made_quality, speeds, with_facts
+from builders.made_answers import NOISE, answered, keep_campaign, made_quality, speeds, with_facts
 from builders.made_limits import TTFT, limit_record
 from loadgen.facts.run_facts import ATTACHED
 from loadgen.study.answer.answer_settings import AnswerRequest
@@ -50,7 +50,8 @@ def sized() -> list[Reported]:
         [
             "take int4: the fastest, 1.24 × as fast as awq",
             "next: awq, 0.81 × as fast",
-            "its KL is 0.11 (0.1 to 0.12): no --max-kl was given",
+            "its KL is 0.11 (0.1 to 0.12), usual for 2 bits (llama.cpp's q2_K: 0.11 to 0.45): no --max-kl "
+            "was given",
         ],
     ),
     (
@@ -145,12 +146,41 @@ def test_of_equal_speeds_the_nearest_to_the_reference_is_taken(tmp_path: Path) -
     assert found.words == "take awq or fp8: they are equally fast"
 
 
-def test_each_load_has_a_recommendation_of_its_own(tmp_path: Path) -> None:
+def test_each_load_has_a_recommendation_of_its_own_with_its_price(tmp_path: Path) -> None:
     keep_campaign(tmp_path, {})
     low = replace(HIGH, name="low-load", requests=10, max_concurrency=1)
     runs = [*speeds(bf16=100, fp8=150), *speeds(low, bf16=30, fp8=20)]
-    found = answered(tmp_path, runs)
+    found = answered(tmp_path, runs, price_per_hour=3.6)
     assert [each.names for each in found.recommendations] == [("fp8",), ("bf16",)]
+    assert [each.words.partition("; ")[2] for each in found.recommendations] == [
+        "a million output tokens cost 6.67 at the load high-load",
+        "a million output tokens cost 33.3 at the load low-load",
+    ]
+
+
+ARMS: dict[str, dict[str, Any]] = {
+    "plain": {"launch": "vllm"},
+    "fp8-kv": {"launch": "vllm", "memory_fraction": 0.9, "server_args": "--async-scheduling"},
+    "eager": {"launch": "vllm", "enforce_eager": True, "server_env": {"A": "b"}},
+}
+
+
+@loop_over(("fastest", "named"), [
+    ("fp8-kv", "--memory-fraction=0.9 --server-args=--async-scheduling, no --enforce-eager, no --server-env"),
+    ("eager", "--enforce-eager --server-env='{\"A\": \"b\"}', no --memory-fraction, no --server-args"),
+    ("plain", "no --memory-fraction, no --server-args, no --enforce-eager, no --server-env"),
+])  # fmt: skip
+def test_of_one_checkpoint_the_flags_are_taken(tmp_path: Path, fastest: str, named: str) -> None:
+    arms = [{"checkpoint": "m", "server": name, "flags": flags} for name, flags in ARMS.items()]
+    keep_campaign(tmp_path, {}, arms=arms, baseline="")
+    means = {name: 200.0 if name == fastest else 90.0 + at for at, name in enumerate(ARMS)}
+    runs = [
+        run
+        for name, mean in means.items()
+        for run in cells("m", [mean * each for each in NOISE], server=name)
+    ]
+    (found,) = answered(tmp_path, runs).recommendations
+    assert found.words.startswith(f"take m on {fastest} ({named}): the fastest, ")
 
 
 def test_broken_answers_are_not_recommended() -> None:
@@ -196,10 +226,13 @@ def searched(name: str, value: float | None, low: float, high: float) -> StoredL
 def test_searches_rank_by_their_limits(tmp_path: Path) -> None:
     keep_campaign(tmp_path, {"fp8": made_quality(0.02, 0.002)})
     searches = [searched("bf16", 10, 9.5, 10.5), searched("fp8", 18, 17.1, 19)]
-    found = answered(tmp_path, [], searches, slo=TTFT)
-    assert [column.key for column in found.columns] == ["speed_1", "throughput", "kl", "agreement"]
+    found = answered(tmp_path, [], searches, slo=TTFT, price_per_hour=3.6)
+    keys = [column.key for column in found.columns]
+    assert keys == ["speed_1", "throughput", "kl", "agreement", "output_price"]
     (recommended,) = found.recommendations
-    assert recommended.words == ("take fp8: the fastest within ttft p99 < 500 ms, 1.8 × the req/s of bf16")
+    cost = "a million output tokens cost 5.85 at its limit, 18 req/s"
+    fastest = "take fp8: the fastest within ttft p99 < 500 ms, 1.8 × the req/s of bf16"
+    assert recommended.words == f"{fastest}; {cost}"
 
 
 def test_a_search_without_a_limit_leaves_it_undecided(tmp_path: Path) -> None:

@@ -34,7 +34,8 @@ from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitEstimate
 from loadgen.study.pages.comparison_section import make_quality_section
 from loadgen.study.pages.page_parts import CurveStyle
-from loadgen.study.quality.quality_record import BACKWARD, Quality
+from loadgen.study.quality.quality_passage import RowQuality, make_quality_passage
+from loadgen.study.quality.quality_record import BACKWARD, Quality, describe_usual_kl
 from loadgen.study.run_summary import Reported
 
 GIB = 2**30
@@ -139,7 +140,7 @@ ALL = compared(BASE, rows("fp8", FAST, NEAR), rows("nvfp4", FAST, BROAD), rows("
 
 
 def test_the_table_has_each_row_once_with_verdict_and_why() -> None:
-    table = require(rankings.make_quality_passage(list_qualities([*ALL, *ALL], ())).table)
+    table = require(make_quality_passage(list_qualities([*ALL, *ALL], ())).table)
     assert [column.title for column in table.columns] == [
         "checkpoint", "KL", "same first %", "perplexity", "verdict",
     ]  # fmt: skip
@@ -152,12 +153,18 @@ def test_the_table_has_each_row_once_with_verdict_and_why() -> None:
     assert table.notes[1:] == (
         "noise floor: 0.00020 ±0.00010 nats a token",
         "bf16: it is the reference",
-        "fp8: same within 0.01 nats a token, 20,000 tokens of 1,250 answers",
-        "nvfp4: undecided: about 9,000 more tokens, 20,000 tokens of 1,250 answers",
-        "int2: different by more than 0.01 nats a token, 20,000 tokens of 1,250 answers",
+        "fp8: same within 0.01 nats a token, 20,000 tokens of 1,250 answers; KL usual for 6 bits "
+        "(llama.cpp's q6_K: 0.0021 to 0.0055)",
+        "nvfp4: undecided: about 9,000 more tokens, 20,000 tokens of 1,250 answers; KL between what is usual "
+        "for 6 bits (llama.cpp's q6_K: 0.0021 to 0.0055) and 4 bits (llama.cpp's q4_K_M: 0.013 to 0.031)",
+        "int2: different by more than 0.01 nats a token, 20,000 tokens of 1,250 answers; KL usual for 2 bits "
+        "(llama.cpp's q2_K: 0.11 to 0.45)",
         "int2: no same first %: it reports no first choices",
         "int2: odd",
+        "usual KL: of Llama 2 7B and Llama 3 8B to 16 bits (docs/quality.md)",
     )
+    usual = [describe_usual_kl(nats) for nats in (1e-4, 0.5)]
+    assert [each[:25] for each in usual] == ["less than is usual for 8 ", "more than is usual for 2 "]
 
 
 def test_the_margin_is_the_campaigns() -> None:
@@ -172,8 +179,8 @@ def test_other_vocabularies_and_the_other_direction_are_named() -> None:
     none = {"kl": None, "bits_per_byte": bits, "why": {"kl": "the vocabularies differ"}}
     other = quality(0.1, 0.01).model_copy(update=none)
     back = BROAD.model_copy(update={"kl": require(BROAD.kl).model_copy(update={"direction": BACKWARD})})
-    both = [rankings.RowQuality("gguf", back, None), rankings.RowQuality("other", other, None)]
-    table = require(rankings.make_quality_passage(both).table)
+    both = [RowQuality("gguf", back, 0.01), RowQuality("other", other, 0.01)]
+    table = require(make_quality_passage(both).table)
     assert [column.title for column in table.columns][-2:] == ["bits/byte", "verdict"]
     assert [row[-2] for row in table.body] == ["-", "0.812 of 0.790"]
     assert "gguf: KL(candidate‖reference), since its server cannot score" in table.notes
