@@ -37,7 +37,7 @@ from loadgen.verdict.evidence import RunEvidence, mark_counted
 from loadgen.verdict.verdict import RunVerdict
 
 _LONGEST_DETAIL = 200
-_LARGEST_RESULT = 1 << 30
+LARGEST_RESULT = 1 << 30
 T = TypeVar("T")
 RESULT, ARRIVALS, REPORT = "result.json", "arrivals.npz", "report.txt"
 
@@ -209,8 +209,8 @@ def load(directory: Path) -> Result:
                 raise ValueError(f"{path.name} is not a regular file")
         if not (directory / RESULT).exists() and (directory / JOURNAL).exists():
             return _recover(directory)
-        if (directory / RESULT).stat().st_size > _LARGEST_RESULT:
-            raise ValueError(f"{RESULT} has more than {_LARGEST_RESULT >> 20} MiB")
+        if (directory / RESULT).stat().st_size > LARGEST_RESULT:
+            raise ValueError(f"{RESULT} has more than {LARGEST_RESULT >> 20} MiB")
         ours = json.loads((directory / RESULT).read_text("utf-8"))[OURS]
         facts, records = _read_facts(directory, ours), Records.load(directory / ARRIVALS)
         if sum(facts.session_turns) > MOST_REQUESTS:

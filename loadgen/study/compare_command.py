@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
     )
     read = result_sources.read_sources(given.places)
     report_unread(read.errors)
-    missing = [note for sweep in read.sweeps for note in sweep_record.list_unfinished(sweep.record)]
+    missing = [note for sweep in read.sweeps for note in sweep_record.list_unfinished(sweep.points)]
     tables, searches = compare_sources(read, ask), limits.compare_limits(read.limits, ask)
     if given.require_equal_state:
         comparability.check_equal_states(list_table_rows(tables, searches))

@@ -2,45 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import json
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 from pydantic import BaseModel, ValidationError, field_validator
+from pydantic_core import to_jsonable_python
 
 from loadgen import __version__
 from loadgen.base.errors import UsageError
 from loadgen.base.text import clean_line
-from loadgen.base.untrusted import read_file_bytes
+from loadgen.base.untrusted import read_file_bytes, read_mapping
+from loadgen.report.result_file import OURS
 from loadgen.report.run import Run
+from loadgen.report.run_directory import LARGEST_RESULT, RESULT
 from loadgen.settings.validation import explain_format, explain_unknown
 
 SWEEP = "sweep.json"
-# 1: the first.
-FORMAT = 1
+# 1: also what became of each point, which is read from its run since.
+FORMAT = 2
+POINTS, FAILED = "points", "failed"  # folders of the runs, and of why a point has none that counts
 
 LoadAxis = Literal["concurrency", "rate"]  # requests in flight; requests per second
 # The keys of a profile that are a load.
 AXES: dict[str, LoadAxis] = {"max_concurrency": "concurrency", "request_rate": "rate"}
-# under-way: it was begun, and no run of it is finished.
-PointState = Literal["planned", "under-way", "done", "saturated", "failed"]
+PointState = Literal["planned", "done", "saturated", "failed"]
 FINISHED: tuple[PointState, ...] = ("done", "saturated")  # of a point that is not measured again
+_LONGEST_NAME = 80
 
 
 class SweepPoint(BaseModel, extra="forbid", frozen=True):
-    """One point: what was varied, and what came of it."""
+    """One point: what is varied at it."""
 
     number: int  # from 0, in the order of measuring
-    settings: dict[str, Any]  # keys of the profile that were varied, as max_concurrency or request_rate
+    settings: dict[str, Any]  # keys of the profile that are varied, as max_concurrency or request_rate
     repeat: int = 0  # of these settings, from 0
-    serve: dict[str, str] = {}  # flags of a launched server that were varied, without their dashes
-    state: PointState = "planned"
-    directory: str = ""  # of its run, below the sweep's; "": there is none
-    reason: str = ""  # why it failed, or was ended early
-    verdict: str = ""  # VALID, SUSPECT or INVALID; "": there is no run
-    duration_s: float = 0.0  # that measuring took, a start of the server left out
-    attempts: int = 0  # how often it was begun: each has prompts of its own
+    serve: dict[str, str] = {}  # flags of a launched server that are varied, without their dashes
+
+    @property
+    def label(self) -> str:
+        """The varied values in words: server flags, profile keys, and the repeat."""
+        return name_point(self.settings, self.serve, self.repeat)
+
+    @property
+    def id(self) -> str:
+        """The name of its directory, its number and label in at most 80 characters: 003-concurrency-8."""
+        plain = re.sub(r"[^\w.]+", "-", self.label, flags=re.ASCII).strip("-")
+        return f"{self.number:03d}-{plain}"[:_LONGEST_NAME]
 
 
 class SweepRecord(BaseModel, extra="forbid", frozen=True):
@@ -52,7 +65,7 @@ class SweepRecord(BaseModel, extra="forbid", frozen=True):
     command: tuple[str, ...]  # secrets hidden
     fixed: str  # a digest of all that changes a figure: a sweep is resumed only with the same
     seed: int
-    axis: LoadAxis | None = None  # the load that was varied; None: only other fields were
+    axis: LoadAxis | None = None  # the load that is varied; None: only other fields are
     points: tuple[SweepPoint, ...]
 
     @field_validator("points")
@@ -63,18 +76,61 @@ class SweepRecord(BaseModel, extra="forbid", frozen=True):
         return points
 
 
-_STATES = {
-    "failed": "failed",
-    "saturated": "ended early, saturated",
-    "planned": "not measured",
-    "under-way": "begun, not finished",
-}
+class SweptPoint(msgspec.Struct, frozen=True):
+    """One point of a sweep: the keys of the profile that were varied, and its run.
+
+    `run` is None where nothing was measured; a failed point has a `reason`, and a run if it measured one. A
+    `saturated` point was ended early, since the server fell further and further behind.
+    """
+
+    settings: dict[str, Any]
+    repeat: int
+    state: PointState
+    reason: str = ""
+    run: Run | None = None
+    serve: dict[str, str] = {}  # flags of a launched server that were varied
+    directory: str = ""  # of its run, below the sweep's; "": there is none
+
+    def json(self) -> dict[str, Any]:
+        """Encode the point without its run."""
+        shown = {name: getattr(self, name) for name in self.__struct_fields__ if name != "run"}
+        return dict(to_jsonable_python(shown))
 
 
-def list_unfinished(record: SweepRecord) -> list[str]:
+def read_points(directory: Path, record: SweepRecord) -> tuple[SweptPoint, ...]:
+    """Read what became of each point of a sweep from the files in its directory; runs are not loaded."""
+    return tuple(_read_point(directory, point) for point in record.points)
+
+
+def _read_point(directory: Path, point: SweepPoint) -> SweptPoint:
+    swept = SweptPoint(point.settings, point.repeat, "planned", serve=point.serve)
+    whole, failed = f"{POINTS}/{point.id}", f"{FAILED}/{point.id}"
+    if (directory / whole).is_dir():
+        ours = read_mapping(_read_json(directory / whole / RESULT).get(OURS))
+        saturated = ours.get("saturated") is True
+        reason = clean_line(str(ours.get("partial"))) if saturated else ""
+        return replace(swept, state=FINISHED[saturated], reason=reason, directory=whole)
+    if (directory / f"{failed}.json").is_file():
+        reason = str(_read_json(directory / f"{failed}.json").get("reason")).partition("\n")[0]
+        return replace(
+            swept, state="failed", reason=reason, directory=failed if (directory / failed).is_dir() else ""
+        )
+    return swept
+
+
+def _read_json(path: Path) -> Mapping[str, object]:
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        return read_mapping(json.loads(read_file_bytes(path, LARGEST_RESULT)))
+    return {}
+
+
+_STATES = {"failed": "failed", "saturated": "ended early, saturated", "planned": "not measured"}
+
+
+def list_unfinished(points: Iterable[SweptPoint]) -> list[str]:
     """Write a line on each point that is not done, saturated ones too: its name, state and reason."""
     lines = []
-    for point in record.points:
+    for point in points:
         if point.state in _STATES:
             reason = f": {clean_line(point.reason)}" if point.reason else ""
             what = clean_line(name_point(point.settings, point.serve, point.repeat))
@@ -134,20 +190,6 @@ def parse_record(content: bytes, path: Path, kind: type[_Kind], reads: int) -> _
         raise UsageError(f"{path} is damaged: {what}") from None
 
 
-class SweptPoint(msgspec.Struct, frozen=True):
-    """One point of a sweep: the keys of the profile that were varied, and its run.
-
-    `run` is None where nothing was measured; a failed point has a `reason`, and a run if it measured one. A
-    `saturated` point was ended early, since the server fell further and further behind.
-    """
-
-    settings: dict[str, Any]
-    repeat: int
-    state: PointState
-    reason: str = ""
-    run: Run | None = None
-
-
 class Sweep:
     """One workload measured at many points. `sweep` makes it.
 
@@ -156,14 +198,14 @@ class Sweep:
     """
 
     def __init__(
-        self, record: SweepRecord, runs: Mapping[int, Run], directory: Path | None = None, partial: str = ""
+        self,
+        record: SweepRecord,
+        points: tuple[SweptPoint, ...],
+        directory: Path | None = None,
+        partial: str = "",
     ) -> None:
         self.record = record  # what sweep.json holds
-        self.directory, self.partial = directory, partial
-        self.points = tuple(
-            SweptPoint(point.settings, point.repeat, point.state, point.reason, runs.get(point.number))
-            for point in record.points
-        )
+        self.points, self.directory, self.partial = points, directory, partial
 
     def __repr__(self) -> str:
         measured = sum(point.state in FINISHED for point in self.points)

@@ -15,7 +15,7 @@ from engines.leftovers import until_nothing_is_left
 from engines.running import VLLM_ON_CPU, Engine
 from engines.sweep_reader import read_by_vllm
 from loadgen.study.limit_record import LimitRecord
-from loadgen.study.sweep_record import SweepRecord
+from loadgen.study.sweep_record import SweepRecord, read_points
 
 pytestmark = pytest.mark.engine
 
@@ -142,12 +142,11 @@ def test_a_sweep_restarts_where_flags_differ_and_vllm_reads_it(
     until_nothing_is_left(str(model))
     (directory,) = (tmp_path / "runs").glob("*-sweep-bench")
     record = SweepRecord.model_validate_json((directory / "sweep.json").read_text("utf-8"))
-    assert [point.state for point in record.points] == ["done"] * 4
+    points = read_points(directory, record)
+    assert [point.state for point in points] == ["done"] * 4
     assert len(list((directory / "servers").rglob("server.log"))) == 2
 
-    results = {
-        _settings(point): read_json(directory / point.directory / "result.json") for point in record.points
-    }
+    results = {_settings(point): read_json(directory / point.directory / "result.json") for point in points}
     throughput = {of: result["output_throughput"] for of, result in results.items()}
     ttft_ms = {of: result["mean_ttft_ms"] for of, result in results.items()}
     assert set(results) == {("1", 1), ("1", 4), ("4", 1), ("4", 4)}

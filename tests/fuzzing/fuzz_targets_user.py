@@ -123,6 +123,6 @@ def odd_records(data: bytes) -> None:
     with contextlib.suppress(UsageError):
         read = result_sources.read_sources([str(directory)])
         for sweep in read.sweeps:
-            clean_text("\n".join(sweep_record.list_unfinished(sweep.record))).encode()
+            clean_text("\n".join(sweep_record.list_unfinished(sweep.points))).encode()
         for limit in read.limits:
             clean_text(limits.render_search(limit.record)).encode()

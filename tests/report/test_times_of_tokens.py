@@ -27,7 +27,7 @@ from loadgen.study import load_table
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.run_section import make_account
 from loadgen.study.run_summary import summarise_result, summarise_run
-from loadgen.study.series.sweep import sweep_command
+from loadgen.study.series.campaign import execution
 from report.test_shape_figures import CLASSES, answered, shaped
 
 _OF_TOKENS = re.compile(r"ttft|tpot|itl|token_time|ttfvt|prefill_speed|tps_user|good")
@@ -112,7 +112,7 @@ def _seen(result: Result) -> dict[str, list[str]]:
     texts = {
         "report": report.render_report(result),
         "short report": report.render_short(result, ""),
-        "point of a sweep": sweep_command._summarize_run(result),
+        "point of a sweep": execution.summarize_run(result),
         "cards": " ".join(f"{card.label} {card.figures[0].number}" for card in shown.cards),
         "latencies": " ".join(f"{row[0]} 1.0" for row in latencies.body) if latencies else "",
         "pictures": " ".join(panel.title for panel in shown.section("drawn").panels),

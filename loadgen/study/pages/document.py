@@ -128,7 +128,7 @@ def compose_document(
         levels=tuple((level, levels[level]) for level in LEVELS if levels[level]),
         failures=tuple(failures),
         errors=tuple(errors),
-        points=tuple(note for sweep in sweeps for note in sweep_record.list_unfinished(sweep.record)),
+        points=tuple(note for sweep in sweeps for note in sweep_record.list_unfinished(sweep.points)),
     )
 
 

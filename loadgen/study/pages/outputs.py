@@ -156,7 +156,7 @@ def _make_text(given: _Given) -> str:
         blocks = ((run.name, result_block.render_block(run.figures, layout, run.selected)) for run in runs)
         return "\n".join(f"{name}\n{block}\n" for name, block in blocks)
     several = [each for each in given.compared_limits if len(each.rows) > 1]
-    missing = [note for sweep in given.read.sweeps for note in sweep_record.list_unfinished(sweep.record)]
+    missing = [note for sweep in given.read.sweeps for note in sweep_record.list_unfinished(sweep.points)]
     passages = compare_command.list_passages(given.alone, several, given.answer, missing)
     searches = ((clean_line(limit.shown_name), limit.record) for limit in given.read.limits)
     texts = [f"{name}\n{limit_record.render_search(record)}" for name, record in searches]

@@ -50,11 +50,10 @@ What = TypeVar("What")
 
 
 class Step(msgspec.Struct, Generic[What], frozen=True):
-    """One step of a series: what it is to its chooser, its workload, and the flags of its server."""
+    """One step of a series: what it is to its chooser, and its workload."""
 
     what: What
     workload: Profile
-    serve: Mapping[str, str] = {}
 
 
 class Chooser(Protocol[What]):
@@ -76,8 +75,8 @@ class GivenServer(msgspec.Struct, frozen=True):
     given: Session
     restartable: ClassVar[bool] = False
 
-    def session(self, workload: Profile, serve: Mapping[str, str] | None = None) -> Session:
-        """Return the given session, whatever the workload and flags."""
+    def session(self, workload: Profile) -> Session:
+        """Return the given session, whatever the workload."""
         return self.given
 
     def replace_server(self, died: LoadgenError | None) -> None:
@@ -94,7 +93,7 @@ def run_series(chooser: Chooser[What], servers: PointServers | GivenServer) -> N
     """
     while (step := chooser.choose()) is not None:
         try:
-            session = servers.session(step.workload, step.serve)
+            session = servers.session(step.workload)
         except Exception as error:  # a server's fault must not cost what other servers measure
             why = convert_error(error)
             chooser.keep(step, MeasuredPoint(reason=why.summary, error=why, unserved=True))
@@ -202,7 +201,7 @@ class PointServers:
     """The server that points are measured on; leaving the context ends one that was started here."""
 
     options: Options
-    asked: ServerSettings  # of a server that is started; the varied flags are laid over them
+    asked: ServerSettings  # of a server that is started
     logs: Path  # directory for the logs of servers that are started
     say: Callable[[str], None]  # reports a server that does not end
     interrupts: Interrupts = SIGNALS
@@ -210,7 +209,7 @@ class PointServers:
     begin: Callable[[], None] = lambda: None  # called before a server is reached or started
     starts_s: list[float] = field(default_factory=list)  # how long each start took
     _stack: ExitStack = field(default_factory=ExitStack)
-    _open: tuple[dict[str, str], Session] | None = None
+    _open: Session | None = None
 
     def __enter__(self) -> PointServers:
         return self
@@ -226,27 +225,24 @@ class PointServers:
         """Whether a server that has ended can be started again: not one that --base-url names."""
         return self.options.base_url is None
 
-    def session(self, workload: Profile, serve: Mapping[str, str] | None = None) -> Session:
-        """Return the open session if its server has the flags `serve`, else end it and open another.
+    def session(self, workload: Profile) -> Session:
+        """Return the open session, else open one.
 
         That calls `begin`, reaches or starts the server, and adds the seconds of a start to `starts_s`.
         Raises LoadgenError where there is no server.
         """
-        flags = dict(serve or {})
-        if self._open is None or self._open[0] != flags:
+        if self._open is None:
             self.close()
             self.begin()
             began_ns = clock.now_ns()
             options = replace(self.options, run_dir=str(self.logs))
-            asked = overlay_settings(self.asked, flags)
-            session = attach(options, asked, workload, self._stack, self.interrupts)
+            session = attach(options, self.asked, workload, self._stack, self.interrupts)
             if set(session.command[1:2]) & set(_BEGUN_AGAIN):
                 session = replace(session, command=strip_resume(session.command))
             if self.restartable:
                 self.starts_s.append(_measure_since_s(began_ns))
-            self._open = flags, session
-        session = self._open[1]
-        return session if self.cell is None else replace(session, cell=self.cell)
+            self._open = session
+        return self._open if self.cell is None else replace(self._open, cell=self.cell)
 
     def replace_server(self, died: LoadgenError | None) -> None:
         """End a server that was started here, so that the next session starts another; else do nothing."""

@@ -28,7 +28,7 @@ from loadgen.study.series.limit import limit_command
 from loadgen.study.series.sweep import grid, sweep_command
 from loadgen.study.series.sweep.grid import Variation
 from loadgen.study.series.sweep.sweep_command import SweepRequest
-from loadgen.study.sweep_record import FINISHED, Sweep
+from loadgen.study.sweep_record import Sweep, read_points
 
 Load = Annotated[float, Meta(gt=0)]
 Time = Annotated[float, Meta(gt=0, le=MOST_SECONDS)]
@@ -153,21 +153,23 @@ def _make_sweep(request: SweepRequest, resume: str | None, interrupts: Interrupt
             if resume is None
             else sweep_command.resume_sweep(request, Path(resume))
         )
-        partial = ""
+        record, partial = sweep_command.read_sweep(store.directory), ""
         try:
-            record = sweep_command.finish_sweep(request, store, lambda line: None, interrupts)
+            with sweep_command.run_sweep(request, store, lambda line: None, interrupts) as execution:
+                execution.run()
         except (MeasureError, signals.Stopped) as stop:
-            record = store.read_record()
-            if not any(point.state in FINISHED for point in record.points):
-                store.remove_empty()
+            if not store.list_finished():
+                if resume is None:
+                    store.remove_empty()
                 raise
             partial = stop.summary if isinstance(stop, MeasureError) else str(stop)
-        runs = {
-            point.number: _load_run(store.directory / point.directory, written)
-            for point in record.points
+        points = tuple(
+            replace(point, run=_load_run(store.directory / point.directory, written))
             if point.directory
-        }
-        return Sweep(record, runs, store.directory if written else None, partial)
+            else point
+            for point in read_points(store.directory, record)
+        )
+        return Sweep(record, points, store.directory if written else None, partial)
 
 
 def _make_search(

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -24,17 +25,25 @@ from loadgen.base.printing import print_text
 from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.base.structs import replace
 from loadgen.base.text import clean_text
+from loadgen.base.untrusted import read_file_bytes
+from loadgen.facts.run_facts import Cell
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import find_source
 from loadgen.records.journal import JOURNAL
 from loadgen.report import run_directory
+from loadgen.report.result_file import OURS
 from loadgen.run.command.options import Options, is_given
 from loadgen.settings.data_settings import SOURCES
 from loadgen.settings.keyword_types import WorkloadOptions
 from loadgen.settings.table import TABLE
+from loadgen.study.limit_record import LIMIT
+from loadgen.study.sweep_record import LARGEST_BYTES
 
 FAILED, SERVERS, UNFINISHED, INTERRUPTED = "failed", "servers", "unfinished", "interrupted"
+ATTEMPTS = "attempts.json"
+_SEARCH = "limit"  # below a step's place: the directory of its search
+DAMAGE = OSError, ValueError, KeyError, TypeError, RecursionError  # of reading what is not as it was written
 
 
 class StoreError(UsageError):
@@ -46,16 +55,40 @@ class StoreError(UsageError):
 class SeriesStore:
     """The directory of a series of runs, whose every change is one rename; `kind` is the series, as a sweep.
 
-    <kind>.json            the record: what is run
-    <whole>/<id>/          a finished step: a run directory, or one with several
-    failed/<id>/           the run of a failed one, if there was one
-    servers/               logs of the servers that were started
-    unfinished/<id>/       under way
-    interrupted/<id>/      runs that were cut off, with what they had measured: loadgen report reads each
+    <kind>.json             the record: what is run
+    attempts.json           how often each step was begun, by its id
+    <whole>/<id>/           a finished step: a run directory, of a ladder or a search one with several
+    failed/<id>.json        a failed one: {"reason", "at"}, of a campaign its "cell" too
+    failed/<id>/            its run, if there was one
+    servers/                logs of the servers that were started
+    unfinished/<id>/        under way
+    interrupted/<id>/       runs that were cut off, with what they had measured: loadgen report reads each
+    interrupted/<id>/limit/ a search, which goes on when the series is resumed
     """
 
     def __init__(self, directory: Path, kind: str, whole: str = "runs") -> None:
         self.directory, self.kind, self.whole = directory, kind, whole
+
+    def list_finished(self) -> set[str]:
+        """List the ids of the finished steps."""
+        return list_names(self.directory / self.whole)
+
+    def list_failed(self) -> set[str]:
+        """List the ids of the steps with a record in `failed`."""
+        return list_names(self.directory / FAILED, ".json")
+
+    def read_facts(self, step: str) -> Iterator[dict[str, Any]]:
+        """Yield the `loadgen` part of each result of a finished step: one run, of a ladder or search several.
+
+        Results that are missing or damaged are skipped.
+        """
+        place = self.directory / self.whole / step
+        below = [
+            path for depth in ("*", "*/*") for path in sorted(place.glob(f"{depth}/{run_directory.RESULT}"))
+        ]
+        for path in [place / run_directory.RESULT, *below]:
+            with contextlib.suppress(*DAMAGE):
+                yield dict(read_json(path)[OURS])
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -138,12 +171,15 @@ class SeriesStore:
             shutil.rmtree(self.directory / UNFINISHED / step, ignore_errors=True)
         return place
 
-    def fail(self, step: str, run: Path | None = None) -> Path:
-        """Move the run of a failed step, if any, to `failed`, and return its place there.
+    def fail(
+        self, step: str, reason: str, at: datetime, run: Path | None = None, cell: Cell | None = None
+    ) -> None:
+        """Write why and when a step failed, and move its run, if any, next to it; raises StoreError.
 
         An earlier result of the step, finished or failed, is removed, and other runs of it that had measured
-        something are moved to `interrupted`. Raises StoreError.
+        something are moved to `interrupted`.
         """
+        failure = {} if cell is None else {"cell": cell.model_dump(mode="json")}
         with self.writing():
             place = self.directory / FAILED / step
             for earlier in (self.whole, FAILED):
@@ -151,23 +187,63 @@ class SeriesStore:
             if run is not None:
                 self.move(run, place)
             self.set_aside(UNFINISHED, step)
-        return place
+            create_directory(place.parent)
+            self.replace(place.with_name(f"{step}.json"), {**failure, "reason": reason, "at": at.isoformat()})
 
-    def forget_failure(self, name: str) -> None:
-        """Remove the run of a step below `failed`, since the step is finished now; errors are ignored."""
-        shutil.rmtree(self.directory / FAILED / name, ignore_errors=True)
+    def forget_failure(self, step: str) -> None:
+        """Remove a failed step's record and run, since the step is finished now; raises OSError."""
+        (self.directory / FAILED / f"{step}.json").unlink(missing_ok=True)
+        shutil.rmtree(self.directory / FAILED / step, ignore_errors=True)
+
+    def count_attempt(self, step: str) -> int:
+        """Return how often a step was begun before, and write one more to `attempts.json`.
+
+        A damaged file counts as empty. Raises StoreError.
+        """
+        path = self.directory / ATTEMPTS
+        counts: dict[str, int] = {}
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            counts = {str(name): int(count) for name, count in read_json(path).items()}
+        before = counts.get(step, 0)
+        self.replace(path, {**counts, step: before + 1})
+        return before
+
+    def begin_search(self, step: str) -> Path:
+        """Create the directory of a step's search and return it; raises StoreError.
+
+        If an interrupted search of the step was kept, its directory is moved there, else it is empty.
+        """
+        place = self.begin(step) / _SEARCH
+        with self.writing():
+            try:
+                os.rename(self.directory / INTERRUPTED / step / _SEARCH, place)
+            except FileNotFoundError:
+                place.mkdir(mode=0o700)
+        return place
 
     def set_aside(self, folder: str, name: str) -> None:
         """Move a step's runs with a journal or a result to `interrupted`, numbered if their name is taken.
 
-        The rest of the step in `folder` is removed; raises OSError.
+        A search is moved whole, to be resumed, in place of an earlier one. The rest of the step in `folder`
+        is removed; raises OSError.
         """
         place, kept = self.directory / folder / name, self.directory / INTERRUPTED / name
+        if (place / _SEARCH / LIMIT).is_file():
+            shutil.rmtree(kept / _SEARCH, ignore_errors=True)
+            self.move(place / _SEARCH, kept / _SEARCH)
         marks = [path for name in (JOURNAL, run_directory.RESULT) for path in place.rglob(name)]
         for run in {mark.parent for mark in marks}:
             create_directory(kept)
             os.rename(run, next(free for free in files.number_paths(kept / run.name) if not free.exists()))
         shutil.rmtree(place, ignore_errors=True)
+
+    def remove_empty(self) -> bool:
+        """Remove the directory if no step of it was finished, failed or cut off; return whether it did."""
+        runs = (self.directory / name for name in (self.whole, FAILED, INTERRUPTED, UNFINISHED))
+        empty = not any(place.exists() for place in runs)
+        if empty:
+            shutil.rmtree(self.directory, ignore_errors=True)
+        return empty
 
     def drop_unfinished(self) -> None:
         """Remove `unfinished`; its runs with a journal or a result go to `interrupted`. Raises StoreError."""
@@ -183,6 +259,11 @@ class SeriesStore:
             yield
         except OSError as error:
             raise StoreError(f"cannot write {self.directory}: {error.strerror or error}") from None
+
+
+def read_json(path: Path) -> Any:
+    """Read the JSON of a file of a series; raises one of DAMAGE."""
+    return json.loads(read_file_bytes(path, LARGEST_BYTES))
 
 
 def list_names(directory: Path, suffix: str = "") -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -37,7 +37,6 @@ from loadgen.study.quality.quality_record import Quality
 from loadgen.study.series.campaign.arms import Arm, list_cells, plan_starts
 from loadgen.study.series.campaign.campaign_file import CampaignOptions
 from loadgen.study.series.campaign.campaign_store import (
-    ATTEMPTS,
     CELLS,
     FORMAT,
     RECORD,
@@ -46,12 +45,11 @@ from loadgen.study.series.campaign.campaign_store import (
 )
 from loadgen.study.series.campaign.quality_cells import TASKS, read_tasks
 from loadgen.study.series.limit.limit_search import RUNS, make_record_again
-from loadgen.study.series.series_store import FAILED
-from loadgen.study.series.sweep.sweep_command import POINTS
+from loadgen.study.series.series_store import ATTEMPTS, FAILED
 from loadgen.study.speed import ladder_rows
 from loadgen.study.speed.ladder_rows import BatchRow, BatchTest, DepthTest, encode_batch_row, make_batch_row
 from loadgen.study.speed.speed_rows import FORMULAS
-from loadgen.study.sweep_record import FINISHED, LARGEST_BYTES, SWEEP, parse_record
+from loadgen.study.sweep_record import FINISHED, LARGEST_BYTES, POINTS, SWEEP, parse_record
 from loadgen.study.verify.proof import (
     DAMAGE,
     OF_SCORES,
@@ -125,34 +123,31 @@ def _hold_search(directory: Path, held: Proof) -> None:
 
 
 def _hold_sweep(directory: Path, held: Proof) -> None:
-    """Hold each finished point of a sweep to its run: verdict, what was varied, its number and attempts."""
+    """Hold each finished point of a sweep to its run: its number, seed, and what was varied."""
     stored = loadgen_runs.read_sweep(directory)
     record = stored.record
     numbers = [point.number for point in record.points]
     hold_values(numbers, list(range(len(numbers))), f"{SWEEP}: numbers of points", held)
-    found = {os.path.relpath(run, directory): run for run in stored.run_directories}
-    for point in record.points:
-        if point.state in FINISHED:
-            run = run_directory.load(found[os.path.normpath(point.directory)])
-            workload = run.facts.profile.model_dump(mode="json")
+    found = dict[str, list[Facts]]()
+    for point, swept in zip(record.points, stored.points, strict=True):
+        if swept.state in FINISHED:
+            facts = run_directory.load(directory / swept.directory).facts
+            found[point.id], workload = [facts], facts.profile.model_dump(mode="json")
+            earlier = [(each.settings, each.serve) for each in record.points[: point.number]]
             follows = {
-                "number": run.facts.repeat,
-                "repeat": [(each.settings, each.serve) for each in record.points[: point.number]].count(
-                    (point.settings, point.serve)
-                ),
-                "attempts": run.facts.attempt + 1,
-                "state": FINISHED[run.facts.saturated],
-                "verdict": run.verdict.level.value,
+                "number": facts.repeat,
+                "repeat": earlier.count((point.settings, point.serve)),
                 "settings": {key: workload.get(key) for key in point.settings},
             }
             stated = {key: point.model_dump(mode="json")[key] for key in follows}
             hold_values(stated, follows, f"{SWEEP}: point {point.number}", held)
-            hold_values(record.seed, run.facts.seed, f"{SWEEP}: seed", held)
-        if point.state == "failed":
+            hold_values(record.seed, facts.seed, f"{SWEEP}: seed", held)
+        if swept.state == "failed":
             held.unchecked.append(f"{SWEEP}: point {point.number}: why it failed follows from no arrivals")
     again = encode_record(record.model_dump(mode="json"))
     hold_document(read_file_bytes(directory / SWEEP, LARGEST_BYTES), again, SWEEP, held)
-    named = [point.directory for point in record.points if point.state != "failed"]
+    _hold_attempts(directory, [point.id for point in record.points], found, held)
+    named = [swept.directory for swept in stored.points if swept.state in FINISHED]
     _note_unnamed(directory, POINTS, named, SWEEP, held)
 
 
@@ -312,7 +307,8 @@ def _plan_cells(record: CampaignRecord) -> dict[str, Cell]:
         )
         for arm in record.arms
     )
-    return {each.id: each.cell for each in list_cells(plan_starts(record, arms))}
+    planned = list_cells(plan_starts(record, arms))
+    return {each.id: each.cell for each in planned if each.cell is not None}
 
 
 def _describe(cell: Cell | None, stated: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -433,7 +429,7 @@ def _list_marks(own: ArmRecord, other: ArmRecord) -> list[_Mark]:
 
 
 def _hold_attempts(
-    directory: Path, planned: Mapping[str, Cell], found: Mapping[str, list[Facts]], held: Proof
+    directory: Path, planned: Collection[str], found: Mapping[str, list[Facts]], held: Proof
 ) -> None:
     path = directory / ATTEMPTS
     if not path.is_file():
@@ -442,8 +438,9 @@ def _hold_attempts(
     counts = read_mapping(json.loads(raw))
     known: dict[str, Any] = {name: count for name, count in counts.items() if name in planned}
     for name, runs in found.items():
-        if name in known and len(runs) == 1 and runs[0].cell is not None:
-            attached = runs[0].cell.start == "attached"
+        if name in known and len(runs) == 1:
+            cell, started = runs[0].cell, runs[0].launched is not None or bool(runs[0].server.simulated)
+            attached = not started if cell is None else cell.start == "attached"
             known[name] = runs[0].attempt + 1 if attached else known[name]
     hold_document(raw, encode_record(known), ATTEMPTS, held)
 

@@ -23,11 +23,8 @@ def kept_run(directory: Path) -> None:
     made_runs.keep(made_runs.run(), directory)
 
 
-def sweep_record(*points: dict[str, Any]) -> SweepRecord:
-    made = tuple(
-        SweepPoint(number=number, settings={"max_concurrency": 1 << number}, **point)
-        for number, point in enumerate(points)
-    )
+def sweep_record(count: int) -> SweepRecord:
+    made = tuple(SweepPoint(number=n, settings={"max_concurrency": 1 << n}) for n in range(count))
     return SweepRecord(
         name="s", command=("loadgen", "sweep"), fixed="", seed=0, axis="concurrency", points=made
     )
@@ -42,19 +39,17 @@ def written(directory: Path, record: SweepRecord | LimitRecord) -> Path:
 
 
 def test_a_sweep_is_read_with_the_runs_of_its_points(tmp_path: Path) -> None:
-    kept_run(tmp_path / "points" / "000")
-    kept_run(tmp_path / "points" / "001")
+    names = ["000-concurrency-1", "001-concurrency-2"]
+    for name in names:
+        kept_run(tmp_path / "points" / name)
     kept_run(tmp_path / "vllm" / "000")  # the same again, for another program
-    written(
-        tmp_path,
-        sweep_record(
-            {"state": "done", "directory": "points/000"},
-            {"state": "saturated", "directory": "points/001"},
-            {"state": "failed", "reason": "out of memory"},
-        ),
-    )
+    kept_run(tmp_path / "failed" / "002-concurrency-4")
+    (tmp_path / "failed" / "002-concurrency-4.json").write_text('{"reason": "out of memory\\nlog"}')
+    written(tmp_path, sweep_record(4))
     read = result_sources.read_sources([str(tmp_path)])
-    assert [run.source for run in read.reported] == [str(tmp_path / "points" / n) for n in ("000", "001")]
+    assert [run.source for run in read.reported] == [str(tmp_path / "points" / name) for name in names]
+    shown = [(point.state, point.reason) for point in read.sweeps[0].points]
+    assert shown == [("done", ""), ("done", ""), ("failed", "out of memory"), ("planned", "")]
     assert read.errors == ()
 
 
@@ -88,7 +83,6 @@ def test_a_run_that_a_signal_cut_off_is_no_run_of_its_search(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("place", "record"),
     [
-        pytest.param(".", sweep_record({"state": "done", "directory": "runs/000"}), id="a sweep"),
         pytest.param(".", limit_record(runs=(limit_run(0, 4, 120, 130),)), id="a search"),
         pytest.param(
             "cells/r0", limit_record(runs=(limit_run(0, 4, 120, 130),)), id="a search in a campaign's cell"
@@ -144,10 +138,3 @@ def test_a_damaged_record_costs_none_of_its_runs(tmp_path: Path) -> None:
     read = result_sources.read_sources([str(tmp_path)])
     assert len(read.reported) == 1
     assert "is damaged" in read.errors[0]
-
-
-def test_a_recorded_directory_that_cannot_be_looked_up_costs_no_other(tmp_path: Path) -> None:
-    kept_run(tmp_path / "points" / "000")
-    points = [{"state": "done", "directory": name} for name in ("points/000", "x" * 300, "a\0b")]
-    read = result_sources.read_sources([str(written(tmp_path, sweep_record(*points)))])
-    assert [run.source for run in read.reported] == [str(tmp_path / "points" / "000")]

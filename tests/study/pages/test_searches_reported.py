@@ -9,10 +9,12 @@ import pytest
 
 from builders import made_runs
 from builders.made_limits import limit_record, limit_run
+from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import UsageError
 from loadgen.study import compare_command
 from loadgen.study.limit_record import LIMIT
 from loadgen.study.pages import report_command
+from loadgen.study.series.series_store import SeriesStore
 from loadgen.study.sweep_record import SWEEP, SweepPoint, SweepRecord
 
 
@@ -82,13 +84,17 @@ def test_pictures_and_plots_have_the_search(
 def test_a_sweeps_failed_points_are_listed_with_reasons(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    points = [SweepPoint(number=9, settings={"max_concurrency": 64}, state="failed", reason="out of memory")]
-    for number, load in enumerate((1, 2)):
-        kept = tmp_path / "points" / f"{number}"
-        kept.mkdir(parents=True)
-        made_runs.keep(made_runs.run(concurrency=load, seed=number), kept)
-        done = SweepPoint(number=number, settings={}, state="done", directory=f"points/{number}")
-        points.append(done)
+    points = [
+        SweepPoint(number=number, settings={"max_concurrency": load})
+        for number, load in enumerate((1, 2, 64))
+    ]
+    store = SeriesStore(tmp_path, "sweep", "points")
+    for point in points[:2]:
+        (kept := store.begin(point.id) / "run").mkdir()
+        load = point.settings["max_concurrency"]
+        made_runs.keep(made_runs.run(concurrency=load, seed=point.number), kept)
+        store.finish(point.id, kept)
+    store.fail(points[2].id, "out of memory", read_wall_clock())
     record = SweepRecord(name="s", command=(), fixed="", seed=0, axis="concurrency", points=tuple(points))
     (tmp_path / SWEEP).write_text(record.model_dump_json())
     line = "concurrency=64: failed: out of memory"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
@@ -43,7 +42,7 @@ class Scripted:
         self.left, self.log = deque(outcomes), list[str]()
 
     def choose(self) -> Step[Outcome] | None:
-        return Step(self.left.popleft(), Profile(), {"flag": "1"}) if self.left else None
+        return Step(self.left.popleft(), Profile()) if self.left else None
 
     def measure(self, step: Step[Outcome], session: Session) -> MeasuredPoint:
         assert session is SESSION
@@ -54,8 +53,7 @@ class Scripted:
     def keep(self, step: Step[Outcome], point: MeasuredPoint) -> None:
         self.log.append(f"keep {'no server: ' if point.unserved else ''}{point.signal or point.reason}")
 
-    def session(self, workload: Profile, serve: Mapping[str, str] | None = None) -> Session:
-        assert serve == {"flag": "1"}
+    def session(self, workload: Profile) -> Session:
         if "refuse" in self.log:
             self.log.remove("refuse")
             raise MeasureError("it does not start", " details")

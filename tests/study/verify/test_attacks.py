@@ -44,7 +44,7 @@ STATED = {
         "profiles", "quality", "limit", "flags", "name",
     },
     "gate.json": {"format", "name", "key", "higher_is_faster"},
-    "sweep.json": {"format", "loadgen", "name", "command", "fixed", "axis", "serve", "duration_s", "reason"},
+    "sweep.json": {"format", "loadgen", "name", "command", "fixed", "axis", "serve"},
     "limit.json": {
         "format", "loadgen", "name", "command", "axis", "within", "budget_s", "most_runs", "least_run_s",
         "fixed", "start", "lowest", "highest", "alone_s", "attempts", "ended", "next_run_s", "cut", "took_s",
@@ -188,10 +188,11 @@ ATTACKS: dict[str, tuple[str, Callable[[Path], object], int]] = {
     "a run of a pair taken away": ("gate", remove("cells/r1-base-embedded-tiny"), 12),
     "a point taken away": ("sweep", lambda place: edit(place / "sweep.json", (("points",), json.loads(
         (place / "sweep.json").read_bytes())["points"][:1])), 11),
-    "a point that failed": ("sweep", set_value("sweep.json", "points", 1, "state", to="failed"), 11),
+    "a point of another load": (
+        "sweep", set_value("sweep.json", "points", 1, "settings", "max_concurrency", to=64), 11),
     "points in another order": ("sweep", lambda place: edit(place / "sweep.json", (("points",), json.loads(
         (place / "sweep.json").read_bytes())["points"][::-1])), 11),
-    "a point of another run": ("sweep", set_value("sweep.json", "points", 0, "directory", to=SECOND), 11),
+    "a point of another number": ("sweep", set_value("sweep.json", "points", 0, "number", to=7), 11),
     "rows in another order": ("ladder", lambda place: edit(place / "ladder.json", (("rows",), json.loads(
         (place / "ladder.json").read_bytes())["rows"][::-1])), 11),
     "a row taken away": ("ladder", lambda place: edit(place / "ladder.json", (("rows",), json.loads(

@@ -129,14 +129,13 @@ def test_a_batch_without_its_run_is_none() -> None:
         assert held(directory) != ()
 
 
-def test_the_verdicts_of_a_sweep_are_held() -> None:
+def test_the_points_of_a_sweep_are_held() -> None:
     directory = series("sweep", "--preset", "instant", "--concurrency", "1,2", *TINY)
     record = directory / "sweep.json"
     document = json.loads(record.read_bytes())
     assert held(directory) == ()
-    for key, value in (("verdict", "FINE"), ("settings", {"max_concurrency": 64})):
-        record.write_text(json.dumps(edited(document, ("points", 1, key), value)))
-        assert "point 1" in held(directory)[0]
+    record.write_text(json.dumps(edited(document, ("points", 1, "repeat"), 3)))
+    assert any("points/001-concurrency-2" in line for line in held(directory))
 
 
 def test_a_row_without_a_run_has_no_speed() -> None:

@@ -31,7 +31,7 @@ from loadgen.study.load_table import mark_simulated
 from loadgen.study.run_summary import FailedCell, Reported, summarise_result, summarise_run
 from loadgen.study.speed.ladder_rows import make_speed_row
 from loadgen.study.speed.speed_rows import FORMULAS
-from loadgen.study.sweep_record import SWEEP, SweepRecord
+from loadgen.study.sweep_record import FINISHED, SWEEP, SweepRecord, SweptPoint
 
 LADDER, CAMPAIGN = "ladder.json", "campaign.json"
 CELLS, FAILED = "cells", "failed"
@@ -159,12 +159,12 @@ class StoredSweep(msgspec.Struct, frozen=True):
 
     directory: Path
     record: SweepRecord
+    points: tuple[SweptPoint, ...]
 
     @property
     def run_directories(self) -> list[Path]:
         """The directories of its runs, without those of failed points."""
-        points = (point for point in self.record.points if point.state != "failed")
-        return _select_below(self.directory, (point.directory for point in points))
+        return [self.directory / point.directory for point in self.points if point.state in FINISHED]
 
 
 class StoredLimit(msgspec.Struct, frozen=True):
@@ -194,7 +194,8 @@ class StoredLimit(msgspec.Struct, frozen=True):
 
 def read_sweep(directory: Path) -> StoredSweep:
     """Read the sweep of a directory; raises UsageError of a record that is damaged or of another format."""
-    return StoredSweep(directory, _read_record(directory / SWEEP, SweepRecord, sweep_record.FORMAT))
+    record = _read_record(directory / SWEEP, SweepRecord, sweep_record.FORMAT)
+    return StoredSweep(directory, record, sweep_record.read_points(directory, record))
 
 
 def read_limit(directory: Path) -> StoredLimit:

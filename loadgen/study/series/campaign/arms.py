@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from loadgen.settings.validation import ServerSettings
 from loadgen.study.limit_record import LimitTable
 from loadgen.study.series.campaign import campaign_file
 from loadgen.study.series.campaign.campaign_file import CampaignFile, CampaignOptions, CheckpointTable
+from loadgen.study.series.series_store import SeriesStore
 from loadgen.study.series.time_estimate import Pace, TimedStep, TimeLeft
 
 
@@ -191,9 +193,15 @@ def _make_arm(
     launch = options.launching
     if launch.wanted and launch.command is None and options.model is None:
         raise UsageError("no model: give a directory, or a name on the Hugging Face hub")
-    server_name = launch.name if launch.wanted else "attached" if options.base_url else "embedded"
     located = dict(zip(profile_names, places, strict=True))
-    return Arm(row.name, server or server_name, flags, options, profiles, located, server_settings)
+    options = replace(options, probe_memory=True)
+    return Arm(row.name, server or name_server(options), flags, options, profiles, located, server_settings)
+
+
+def name_server(options: Options) -> str:
+    """Name the server of an arm that has no name for it."""
+    launch = options.launching
+    return launch.name if launch.wanted else "attached" if options.base_url else "embedded"
 
 
 def check_allowed(trust: Trust, path: Path, arms: Sequence[Arm]) -> None:
@@ -236,23 +244,26 @@ ONCE = "once"
 _LONGEST = 200  # bytes of an id: it is the name of a directory
 
 
-class Planned(msgspec.Struct, frozen=True):
-    """A cell to be measured."""
+class Planned(TimedStep, frozen=True, kw_only=True):
+    """A cell of a campaign, or a point of a sweep, to be measured."""
 
-    cell: Cell
-    workload: Profile
-    options: Options
+    id: str  # its name in the store
+    label: str  # in lines on how far the series is
+    number: int  # of its prompts: steps of one number are sent the same
+    cell: Cell | None = None  # of a campaign
 
-    @property
-    def timed(self) -> TimedStep:
-        """The cell as a step that is estimated by its repeats, else by the same profile on other arms."""
-        return TimedStep(self.workload, self.options, (self.cell.arm, self.cell.profile), self.cell.profile)
 
-    @property
-    def id(self) -> str:
-        """The cell's unique id, valid as a file name: r0-Qwen3-8B-FP8-vllm-high-load."""
-        cell = self.cell
-        return re.sub(r"[^\w.]+", "-", f"r{cell.repeat}-{cell.checkpoint}-{cell.server}-{cell.profile}")
+def plan_cell(cell: Cell, workload: Profile, options: Options) -> Planned:
+    """Plan a cell of a campaign, with an id that is valid as a file name: r0-Qwen3-8B-FP8-vllm-high-load.
+
+    Its time is estimated by its repeats, else by the same profile on other arms.
+    """
+    name = re.sub(r"[^\w.]+", "-", f"r{cell.repeat}-{cell.checkpoint}-{cell.server}-{cell.profile}")
+    label = f"r{cell.repeat} {cell.arm}, {cell.profile}"
+    setting = (cell.arm, cell.profile)
+    return Planned(
+        workload, options, setting, cell.profile, id=name, label=label, number=cell.repeat, cell=cell
+    )
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -281,7 +292,7 @@ def plan_starts(campaign: CampaignOptions, arms: Sequence[Arm]) -> tuple[Start, 
             for repeat in every
             for arm in (arms if repeat % 2 == 0 else arms[::-1])
         ]
-    starts, cells = list[Start](), dict[str, Cell]()
+    starts, labels = list[Start](), dict[str, str]()
     for arm, repeats, name in turns:
         start, own = ATTACHED if arm.attached else name, list[Planned]()
         for repeat in repeats:
@@ -294,18 +305,16 @@ def plan_starts(campaign: CampaignOptions, arms: Sequence[Arm]) -> tuple[Start, 
                     repeat=repeat,
                     start=start,
                 )
-                own.append(Planned(cell, workload, arm.options))
+                own.append(plan_cell(cell, workload, arm.options))
         starts.append(Start(arm, start, tuple(own)))
     for planned in list_cells(starts):
-        if (other := cells.setdefault(planned.id, planned.cell)) is not planned.cell:
-            names = [f"{cell.arm}, {cell.profile}" for cell in (other, planned.cell)]
+        if (other := labels.setdefault(planned.id, planned.label)) != planned.label:
+            names = [label.partition(" ")[2] for label in (other, planned.label)]
             raise UsageError(
                 f"{names[0]!r} and {names[1]!r} would both be stored as {planned.id}: rename one"
             )
         if len(planned.id.encode()) > _LONGEST:
-            raise UsageError(
-                f"the names of {planned.cell.arm!r} are too long for a directory's: shorten them"
-            )
+            raise UsageError(f"the names of {planned.label!r} are too long for a directory's: shorten them")
     return tuple(starts)
 
 
@@ -314,9 +323,39 @@ def list_cells(starts: Iterable[Start]) -> list[Planned]:
     return [planned for start in starts for planned in start.planned]
 
 
-def estimate_left(pace: Pace, starts: Sequence[Start], done: Collection[str]) -> TimeLeft:
-    """Estimate the time of all cells whose ids are not in `done`, and of the servers' starts for them."""
+def describe_progress(store: SeriesStore, starts: Sequence[Start]) -> str:
+    """Return how many steps are finished, and how many have failed: 3 of 4 cells are finished, 1 failed."""
+    every = {planned.id for planned in list_cells(starts)}
+    failed = f", {count} failed" if (count := len(every & store.list_failed())) else ""
+    return f"{len(every & store.list_finished())} of {len(every)} {store.whole} are finished{failed}"
+
+
+def read_pace(store: SeriesStore, starts: Sequence[Start]) -> Pace:
+    """Read how long finished steps took, and the starts of their servers, from the runs in the store.
+
+    Steps that are not in `starts` are left out. A step's time is the sum of its runs'.
+    """
+    pace = Pace()
+    planned_on = {planned.id: (planned, start.arm.name) for start in starts for planned in start.planned}
+    for step in sorted(store.list_finished() & planned_on.keys()):
+        runs, (planned, arm) = list(store.read_facts(step)), planned_on[step]
+        times = [[datetime.fromisoformat(run[key]) for key in ("started", "finished")] for run in runs]
+        took_s = sum((ended - began).total_seconds() for began, ended in times)
+        if runs:
+            pace.steps.append((planned, took_s))
+        if runs and (ready_s := (runs[0].get("launched") or {}).get("ready_s")):
+            pace.starts.append((arm, ready_s))
+    return pace
+
+
+def estimate_left(
+    pace: Pace, starts: Sequence[Start], done: Collection[str], up: Start | None = None
+) -> TimeLeft:
+    """Estimate the time of all steps whose ids are not in `done`, and of the servers' starts for them.
+
+    The server of `up` has been started.
+    """
     left = [[each for each in start.planned if each.id not in done] for start in starts]
-    begun = (start.arm for start, cells in zip(starts, left, strict=True) if cells)
-    cells = (planned.timed for cells in left for planned in cells)
+    begun = (start.arm for start, cells in zip(starts, left, strict=True) if cells and start is not up)
+    cells = (planned for cells in left for planned in cells)
     return pace.estimate_left(cells, (arm.name for arm in begun if not arm.attached))

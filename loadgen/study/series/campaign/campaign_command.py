@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.base import files, signals
+from loadgen.base import files
 from loadgen.base.clock import read_wall_clock
-from loadgen.base.errors import LoadgenError, MeasureError, UsageError, decide_exit_code
+from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.base.parsing import Parser, parse_arguments, suggest_name
 from loadgen.base.printing import (
     add_json_flag,
@@ -46,10 +46,15 @@ from loadgen.study.quality.quality_text import read_text
 from loadgen.study.series.campaign import arms, campaign_file, campaign_store, quality_cells
 from loadgen.study.series.campaign.arms import Arm, Start, Trust, list_cells
 from loadgen.study.series.campaign.campaign_file import CampaignFile, list_shipped, load_campaign
-from loadgen.study.series.campaign.campaign_store import CampaignRecord, CampaignStore, read_pace
-from loadgen.study.series.campaign.execution import Execution, MachineWatch, is_measured_here
+from loadgen.study.series.campaign.campaign_store import CampaignRecord, CampaignStore
+from loadgen.study.series.campaign.execution import (
+    Execution,
+    MachineWatch,
+    finish_series,
+    is_measured_here,
+)
 from loadgen.study.series.campaign.quality_cells import QualityCells, QualityState, QualityTask
-from loadgen.study.series.series_store import FAILED, StoreError, print_progress, show_resume_command
+from loadgen.study.series.series_store import FAILED, print_progress, show_resume_command
 from loadgen.study.series.time_estimate import Pace, format_duration
 
 
@@ -212,7 +217,7 @@ def make_execution(
         starts=wanted.starts,
         seed=Seed(campaign.seed, campaign.seed_chosen),
         done=campaign_store.list_done(kept, given.retry_failed),
-        pace=read_pace(kept, wanted.starts),
+        pace=arms.read_pace(kept, wanted.starts),
         say=say,
         quiet=given.quiet,
         watch=watch,
@@ -257,22 +262,8 @@ def measure_cells(
         execution = make_execution(wanted, kept, campaign, given, say)
         prepare(execution)
         kept.write_record(campaign)
-        try:
-            execution.run()
-        except KeyboardInterrupt as stop:
-            state = f"interrupted: {_count_finished(wanted, kept)}\nresume with: {resume}"
-            print_text(clean_text(f"\n{state}"), sys.stderr if given.json else sys.stdout)
-            return decide_exit_code(signal=signals.read_number(stop))
-        except StoreError as error:
-            state = _count_finished(wanted, kept)
-            raise StoreError(f"{error}; {state}; when it can be written: {resume}") from None
-    return 0
-
-
-def _count_finished(wanted: CampaignRequest, kept: CampaignStore) -> str:
-    every = {planned.id for planned in list_cells(wanted.starts)}
-    failed = f", {count} failed" if (count := len(every & kept.list_failed())) else ""
-    return f"{len(every & kept.list_finished())} of {len(every)} cells are finished{failed}"
+        out = sys.stderr if given.json else sys.stdout
+        return finish_series(execution, resume, given.resume is None, out)
 
 
 def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str, given: argparse.Namespace) -> int:
@@ -282,7 +273,7 @@ def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str, given
     print_text("", sys.stdout)
     rows = _print_comparison(kept, given)
     where = shlex.quote(str(kept.directory))
-    print_text(f"\n{_count_finished(wanted, kept)}: {kept.directory}", sys.stdout)
+    print_text(f"\n{arms.describe_progress(kept, wanted.starts)}: {kept.directory}", sys.stdout)
     if kept.list_failed() or quality_cells.list_failed(kept.directory):
         print_text(f"retry the failed cells: {resume} --retry-failed", sys.stdout)
     print_text(f"again:   loadgen compare {where}\nto see:  loadgen report --html {where}", sys.stdout)
@@ -329,7 +320,7 @@ def preview_campaign(wanted: CampaignRequest, kept: CampaignStore | None, given:
     done, pace, seed = set[str](), Pace(), wanted.file.seed
     if kept is not None:
         seed = make_record(wanted, kept, given).seed
-        done, pace = campaign_store.list_done(kept, given.retry_failed), read_pace(kept, wanted.starts)
+        done, pace = campaign_store.list_done(kept, given.retry_failed), arms.read_pace(kept, wanted.starts)
     quality = _list_quality(wanted, kept, given.retry_failed)
     parts = (
         _list_arms(wanted, done),
@@ -376,7 +367,7 @@ def _list_order(wanted: CampaignRequest) -> Iterator[str]:
         yield "order: each repeat starts every server again, in the reverse order of the repeat before"
         by_repeat: dict[int, list[str]] = {}
         for start, name in zip(wanted.starts, names, strict=True):
-            by_repeat.setdefault(start.planned[0].cell.repeat, []).append(name)
+            by_repeat.setdefault(start.planned[0].number, []).append(name)
         for first in list(by_repeat)[:2]:
             turns[", ".join(f"r{repeat}" for repeat in list(by_repeat)[first::2])] = by_repeat[first]
     for label, order in turns.items():

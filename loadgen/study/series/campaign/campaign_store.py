@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import shutil
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -18,35 +15,22 @@ from loadgen import __version__
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.secrecy import Secrets
-from loadgen.base.untrusted import read_file_bytes
 from loadgen.facts.run_facts import Cell
 from loadgen.host.machine_state import MachineState
 from loadgen.plan import profile
 from loadgen.plan.request_sources import Seed
-from loadgen.report import run_directory
-from loadgen.report.result_file import OURS
-from loadgen.study.limit_record import LIMIT
 from loadgen.study.series.campaign import campaign_file
-from loadgen.study.series.campaign.arms import Arm, Planned, Start, list_cells, plan_starts
+from loadgen.study.series.campaign.arms import Arm, list_cells, plan_starts
 from loadgen.study.series.campaign.campaign_file import AnswerTable, CampaignFile, CampaignOptions
-from loadgen.study.series.series_store import FAILED, INTERRUPTED, SeriesStore, create_directory, list_names
-from loadgen.study.series.time_estimate import Pace
-from loadgen.study.sweep_record import LARGEST_BYTES, read_record
+from loadgen.study.series.series_store import DAMAGE, FAILED, SeriesStore, read_json
+from loadgen.study.sweep_record import read_record
 
 RECORD = "campaign.json"
-CELLS, ATTEMPTS = "cells", "attempts.json"
-_DAMAGE = OSError, ValueError, KeyError, TypeError, RecursionError  # of reading what is not as it was written
-_SEARCH = "limit"  # below a cell's place: the directory of its search
+CELLS = "cells"
 
 
 class CampaignStore(SeriesStore):
-    """One campaign's directory.
-
-    attempts.json           how often each cell was begun, by its id
-    cells/<id>/             a finished cell: a run directory, of a ladder or a search one with several
-    failed/<id>.json        a failed one: {"cell", "reason", "at"}
-    interrupted/<id>/limit/ a search, which goes on when the campaign is resumed
-    """
+    """One campaign's directory."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, "campaign", CELLS)
@@ -55,14 +39,6 @@ class CampaignStore(SeriesStore):
     def record(self) -> CampaignRecord:
         """The record read from `campaign.json`; raises UsageError if missing, damaged or not a campaign's."""
         return read_record(self.directory / RECORD, CampaignRecord, FORMAT, "a campaign's")
-
-    def list_finished(self) -> set[str]:
-        """List the ids of the cells in `cells`."""
-        return list_names(self.directory / CELLS)
-
-    def list_failed(self) -> set[str]:
-        """List the ids of the cells with a record in `failed`."""
-        return list_names(self.directory / FAILED, ".json")
 
     def list_measured(self, failed: bool) -> list[Cell]:
         """List every finished cell, and with `failed` the failed ones, as their runs and records have them.
@@ -73,23 +49,10 @@ class CampaignStore(SeriesStore):
         try:
             names = sorted(self.list_failed()) if failed else []
             paths = [self.directory / FAILED / f"{cell_id}.json" for cell_id in names]
-            cells += [_read_json(path)["cell"] for path in paths]
+            cells += [read_json(path)["cell"] for path in paths]
             return [Cell.model_validate(cell) for cell in cells if cell is not None]
-        except (*_DAMAGE, ValidationError, AttributeError) as error:
+        except (*DAMAGE, ValidationError, AttributeError) as error:
             raise UsageError(f"{self.directory} is damaged: {str(error).splitlines()[0]}") from None
-
-    def read_facts(self, cell_id: str) -> Iterator[dict[str, Any]]:
-        """Yield the `loadgen` part of each result of a finished cell: one run, of a ladder or search several.
-
-        Results that are missing or damaged are skipped.
-        """
-        place = self.directory / CELLS / cell_id
-        below = [
-            path for depth in ("*", "*/*") for path in sorted(place.glob(f"{depth}/{run_directory.RESULT}"))
-        ]
-        for path in [place / run_directory.RESULT, *below]:
-            with contextlib.suppress(*_DAMAGE):
-                yield dict(_read_json(path)[OURS])
 
     def read_state_before(self, cell_id: str) -> MachineState | None:
         """Read the machine's state before a finished cell, of its first run that has one; else None."""
@@ -97,63 +60,6 @@ class CampaignStore(SeriesStore):
         with contextlib.suppress(msgspec.ValidationError):
             return next((msgspec.convert(state, MachineState) for state in states if state), None)
         return None
-
-    def count_attempt(self, planned: Planned) -> int:
-        """Return how often a cell was begun before, and write one more to `attempts.json`.
-
-        A damaged file counts as empty. Raises StoreError.
-        """
-        path = self.directory / ATTEMPTS
-        counts: dict[str, int] = {}
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            counts = {str(name): int(count) for name, count in _read_json(path).items()}
-        before = counts.get(planned.id, 0)
-        self.replace(path, {**counts, planned.id: before + 1})
-        return before
-
-    def begin_search(self, planned: Planned) -> Path:
-        """Create the directory of a cell's search and return it; raises StoreError.
-
-        If an interrupted search of the cell was kept, its directory is moved there, else it is empty.
-        """
-        place = self.begin(planned.id) / _SEARCH
-        with self.writing():
-            try:
-                os.rename(self.directory / INTERRUPTED / planned.id / _SEARCH, place)
-            except FileNotFoundError:
-                place.mkdir(mode=0o700)
-        return place
-
-    def fail_cell(self, planned: Planned, reason: str, at: datetime, run: Path | None = None) -> None:
-        """Write why and when a cell failed, and move `run`, if any, next to it; raises StoreError.
-
-        An earlier result of the cell, finished or failed, is removed.
-        """
-        place = self.fail(planned.id, run)
-        failure = {"cell": planned.cell.model_dump(mode="json"), "reason": reason, "at": at.isoformat()}
-        with self.writing():
-            create_directory(place.parent)
-            self.replace(place.with_name(f"{planned.id}.json"), failure)
-
-    def set_aside(self, folder: str, name: str) -> None:
-        """Move what an interrupted step had measured to `interrupted`, and remove the rest; raises OSError.
-
-        A search is moved whole, to be resumed, in place of an earlier one.
-        """
-        search, kept = (self.directory / each / name / _SEARCH for each in (folder, INTERRUPTED))
-        if (search / LIMIT).is_file():
-            shutil.rmtree(kept, ignore_errors=True)
-            self.move(search, kept)
-        super().set_aside(folder, name)
-
-    def forget_failure(self, name: str) -> None:
-        """Remove a failed cell's record and run, since the cell is finished now; raises OSError."""
-        (self.directory / FAILED / f"{name}.json").unlink(missing_ok=True)
-        super().forget_failure(name)
-
-
-def _read_json(path: Path) -> Any:
-    return json.loads(read_file_bytes(path, LARGEST_BYTES))
 
 
 # 1: the first.
@@ -220,26 +126,6 @@ def make_record(file: CampaignFile, path: Path, arms: Sequence[Arm], at: datetim
         profiles=profiles,
         order=tuple(planned.id for planned in list_cells(plan_starts(file, arms))),
     )
-
-
-def read_pace(store: CampaignStore, starts: Sequence[Start]) -> Pace:
-    """Read how long finished cells took, and the starts of their servers, from the runs in the store.
-
-    Cells of arms and profiles that are not in `starts` are left out. A cell's time is the sum of its runs'.
-    """
-    pace = Pace()
-    every = {(planned.cell.arm, planned.cell.profile): planned for planned in list_cells(starts)}
-    for cell_id in sorted(store.list_finished()):
-        runs = list(store.read_facts(cell_id))
-        cell = next((Cell.model_validate(run["cell"]) for run in runs if run.get("cell")), None)
-        if cell is None or (planned := every.get((cell.arm, cell.profile))) is None:
-            continue
-        times = [[datetime.fromisoformat(run[key]) for key in ("started", "finished")] for run in runs]
-        took_s = sum((ended - began).total_seconds() for began, ended in times)
-        pace.steps.append((planned.timed, took_s))
-        if ready_s := (runs[0].get("launched") or {}).get("ready_s"):
-            pace.starts.append((cell.arm, ready_s))
-    return pace
 
 
 LATEST = ""  # --resume without a directory

@@ -1,7 +1,8 @@
-"""Execution: the cells of a campaign measured one by one, each kept or its failure recorded."""
+"""Execution: the steps of a campaign or a sweep measured one by one, each kept or its failure recorded."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
@@ -9,29 +10,40 @@ from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TextIO
 
 from loadgen.base import clock, signals
 from loadgen.base.clock import read_wall_clock
-from loadgen.base.errors import LoadgenError, MeasureError, UsageError
+from loadgen.base.errors import LoadgenError, MeasureError, UsageError, decide_exit_code
 from loadgen.base.parsing import MOST_SEED
+from loadgen.base.printing import print_text
 from loadgen.base.secrecy import hide_secrets
+from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.base.structs import replace
-from loadgen.base.text import clean_text
+from loadgen.base.text import clean_text, format_count
 from loadgen.base.urls import is_this_machine
 from loadgen.figures import objectives
 from loadgen.host.machine_state import MachineState, list_state_differences
 from loadgen.host.sensor import Reading, Sensor, read_machine_state
+from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
+from loadgen.report import run_directory
+from loadgen.report.run_directory import Result
 from loadgen.run.command import progress
 from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
 from loadgen.run.session import Session
-from loadgen.study import limit_record
+from loadgen.study import limit_record, load_table
 from loadgen.study.limit_record import LimitTable
 from loadgen.study.series import point_runs
-from loadgen.study.series.campaign.arms import Planned, Start, estimate_left, list_cells
+from loadgen.study.series.campaign.arms import (
+    Planned,
+    Start,
+    describe_progress,
+    estimate_left,
+    list_cells,
+)
 from loadgen.study.series.campaign.campaign_file import CoolDown
-from loadgen.study.series.campaign.campaign_store import CELLS, CampaignStore
 from loadgen.study.series.campaign.quality_cells import QualityCells
 from loadgen.study.series.ladder_command import LadderClimb
 from loadgen.study.series.limit.limit_command import continue_search, read_search
@@ -43,17 +55,21 @@ from loadgen.study.series.time_estimate import Pace
 _EXTRA = "quality"  # a start of a server for its quality alone
 
 
+_LONG_S = 30.0  # of a run that is announced
+
+
 @dataclass
 class Execution:
-    """The part of a campaign that is left; `done` are the cells that are not measured again."""
+    """The part of a campaign, or of a sweep, that is left; `done` are the steps not measured again."""
 
-    store: CampaignStore
+    store: SeriesStore
     starts: tuple[Start, ...]
     seed: Seed
     done: set[str]
     pace: Pace
     say: Callable[[str], None] = print
     quiet: bool = False
+    interrupts: Interrupts = SIGNALS
     watch: MachineWatch | None = None  # None: no cell waits
     limit: LimitTable | None = None  # each cell is a search
     quality: QualityCells | None = None  # measured on the same servers
@@ -66,13 +82,17 @@ class Execution:
     _servers: PointServers = field(init=False)
     _kept: dict[str, PointServers] = field(default_factory=dict)  # by arm, where they are kept
     _stack: ExitStack = field(default_factory=ExitStack)
+    _gone: LoadgenError | None = None  # why nothing more can be measured
 
     def run(self) -> None:
-        """Measure every cell that is not in `done`, server by server, and last what is left of the quality.
+        """Measure every step that is not in `done`, server by server, and last what is left of the quality.
 
-        It ends before a start at which `is_over`. Raises StoreError where nothing can be kept, and
-        KeyboardInterrupt on a signal.
+        Finished runs that cannot be read are measured again. It ends before a start at which `is_over`.
+        Raises StoreError where nothing can be kept, KeyboardInterrupt on a signal, and why the only server
+        cannot be reached, or is gone, where it was not started here.
         """
+        self._drop_damaged()
+        self._announce()
         with self._stack:
             for start in self.starts:
                 if any(planned.id not in self.done for planned in start.planned) and self.is_over():
@@ -85,19 +105,44 @@ class Execution:
                     self._used[start.arm.name] |= {cell["start"] for cell in cells if "start" in cell}
                 if self._left:
                     self._run_on_servers(start)
+                if self._gone is not None:
+                    raise self._gone
             while self.quality is not None and (extra := self.quality.state.choose_arm()) is not None:
                 self._run_on_servers(Start(self.quality.arms[extra], _EXTRA, ()))
 
+    def _announce(self) -> None:
+        """Print how many steps are left, in what time and where; nothing where none is."""
+        every = {planned.id for planned in list_cells(self.starts)}
+        if left := len(every - self.done):
+            begun = format_count(len(every), self.store.whole.removesuffix("s"))
+            words = [begun if left == len(every) else f"{left} of {begun} left"]
+            if self.limit is None:
+                words.append(estimate_left(self.pace, self.starts, self.done).words)
+            self.say(f"{', '.join(filter(None, words))}, in {self.store.directory}")
+
+    def _drop_damaged(self) -> None:
+        """Take finished runs that cannot be read from `done`, and move them to `interrupted`."""
+        for planned in list_cells(self.starts) if self.limit is None else ():
+            place = self.store.directory / self.store.whole / planned.id
+            if planned.workload.ladder is None and place.is_dir():
+                try:
+                    run_directory.load(place)
+                except UsageError as error:
+                    self.say(f"{planned.label}: its run cannot be read, and is measured again: {error}")
+                    with self.store.writing():
+                        self.store.set_aside(self.store.whole, planned.id)
+                    self.done.discard(planned.id)
+
     def _run_on_servers(self, start: Start) -> None:
         """Measure the cells in `_left` on the server of `start`, started again if it dies."""
-        options = replace(start.arm.options, quiet=self.quiet, probe_memory=True)
+        options = replace(start.arm.options, quiet=self.quiet)
         if self.limit is not None:
             options = replace(options, quiet=True, reset_cache=True)
         self._start = start
         servers = self._kept.get(start.arm.name)
         if servers is None:
             logs = self.store.directory / SERVERS
-            servers = PointServers(options, start.arm.settings, logs, self.say)
+            servers = PointServers(options, start.arm.settings, logs, self.say, self.interrupts)
             if self.keeps_servers:
                 self._kept[start.arm.name] = self._stack.enter_context(servers)
         self._servers = servers
@@ -105,12 +150,13 @@ class Execution:
         try:
             with nullcontext() if self.keeps_servers else servers:
                 run_series(self, servers)
-                if self.quality is not None:
+                if self.quality is not None and self._gone is None:
                     self.quality.measure_all(start.arm, servers)
         except StoreError:
             raise
         except OSError as error:  # a disk that takes nothing more ends the campaign, not the cell
-            raise StoreError(f"cannot write {self.store.directory / CELLS}: {error.strerror}") from None
+            place = self.store.directory / self.store.whole
+            raise StoreError(f"cannot write {place}: {error.strerror}") from None
         except LoadgenError as error:  # of its end
             progress.warn(clean_text(f"{start.arm.name}: {error}"))
 
@@ -118,6 +164,11 @@ class Execution:
     def _name(self) -> str:
         """The name of the start of the current arm's server; "" before its first."""
         return self._names.get(self._start.arm.name, "")
+
+    @property
+    def _has_one_server(self) -> bool:
+        """Whether all is measured on one server, which was not started here."""
+        return not self._servers.restartable and len({start.arm.name for start in self.starts}) == 1
 
     def _begin_start(self) -> None:
         """Name a start of the server, wait until the machine is cool, and print that it starts.
@@ -137,10 +188,12 @@ class Execution:
             self.say(f"{free} {self._start.arm.name}: starting the server")
 
     def _place_on_start(self, planned: Planned) -> Planned:
+        if planned.cell is None:
+            return planned
         return replace(planned, cell=planned.cell.model_copy(update={"start": self._name}))
 
     def choose(self) -> Step[Planned] | None:
-        """Remove and return the next cell in `_left`, and set it as the servers' cell; None if empty."""
+        """Remove and return the next step in `_left`, and set its cell as the servers'; None if empty."""
         if not self._left:
             return None
         planned = self._place_on_start(self._left.popleft())
@@ -148,7 +201,7 @@ class Execution:
         return Step(planned, planned.workload)
 
     def measure(self, step: Step[Planned], session: Session) -> MeasuredPoint:
-        """Measure a cell once the machine is cool, and move the servers' start times to the pace.
+        """Measure a step once the machine is cool, and move the servers' start times to the pace.
 
         A ladder or a search is measured and stored whole: its point has no run. Nor has that of a cell that
         is refused since the machine is in another state.
@@ -160,23 +213,33 @@ class Execution:
             return MeasuredPoint(reason=why, error=LoadgenError(why))
         planned = self._place_on_start(step.what)
         if self.limit is not None:
-            place = self.store.begin_search(planned)
+            place = self.store.begin_search(planned.id)
             return self._store_whole(planned, session, place, partial(self._search, planned, self.limit))
         if planned.workload.ladder is not None:
             place = self.store.begin(planned.id) / "ladder"
             place.mkdir(mode=0o700)
             return self._store_whole(planned, session, place, partial(self._climb, planned, session))
-        place = self.store.begin(planned.id)
-        return measure_point(session, planned.workload, self._choose_seed(session, planned), place)
+        place, stands = self.store.begin(planned.id), f"{self._show_place(1)} "
+        takes = self.pace.estimate_left([planned])
+        if takes.unknown or takes.seconds >= _LONG_S:
+            words = describe_amount(planned.workload)
+            time = f", {takes.words}" if takes.words and planned.workload.duration is None else ""
+            self.say(f"{stands}{planned.label}: measuring {words}{time}")
+        session, seed = replace(session, heading=stands), self._choose_seed(session, planned)
+        return measure_point(session, planned.workload, seed, place)
 
     def keep(self, step: Step[Planned], point: MeasuredPoint) -> None:
-        """Store a cell's run as finished, or as failed with the reason, and print its line.
+        """Store a step's run as finished, or as failed with the reason, and print its line.
 
-        Where no server could be reached, all cells left on that server fail too. Nothing is stored of a run
-        that a signal ended, or of a ladder or a search, which `measure` has stored.
+        Where no server could be reached, all steps left on that server fail too; where it is the only one,
+        and was not started here, they are left. Nothing is stored of a run that a signal ended, or of a
+        ladder or a search, which `measure` has stored.
         """
-        planned, died = self._place_on_start(step.what), point.died
+        planned = self._place_on_start(step.what)
         if point.error is not None and point.unserved:
+            if self._has_one_server:
+                self._end(point.error)
+                return
             progress.warn(clean_text(str(point.error)))
             self._fail(planned, point.error)
             while (other := self.choose()) is not None:
@@ -185,15 +248,19 @@ class Execution:
             return
         if point.run is None or point.directory is None:
             self._fail(planned, point.error or LoadgenError(point.reason))
-        elif reason := point_runs.explain_unfinished(point.run):
-            why = LoadgenError(f"{reason}: {died.summary}", *died.args[1:]) if died else LoadgenError(reason)
-            self._fail(planned, why, point.directory)
+        elif point.reason:
+            details = point.died.args[1:] if point.died else ()
+            self._fail(planned, LoadgenError(point.reason, *details), point.directory)
         else:
-            figures = point.run.metrics
-            outcome = f"{figures.output_throughput_per_s:.1f} tok/s, {point.run.verdict.level.value}"
-            self._finish(planned, point.directory, point.duration_s, outcome)
-            if died:
-                progress.warn(clean_text(str(died)))
+            self._finish(planned, point.directory, point.duration_s, summarize_run(point.run))
+            if point.died:
+                progress.warn(clean_text(str(point.died)))
+        if point.server_gone and self._has_one_server:
+            self._end(MeasureError("the server answers no more: start it again"))
+
+    def _end(self, error: LoadgenError) -> None:
+        self._gone = error
+        self._left.clear()
 
     def _store_whole(
         self, planned: Planned, session: Session, place: Path, measure: Callable[[Path], str]
@@ -218,22 +285,22 @@ class Execution:
         The seed is the campaign's plus the repeat: each repeat has other prompts, each arm the same. Raises
         MeasureError if the server ended, and KeyboardInterrupt on a signal.
         """
-        cell, goals = planned.cell, objectives.parse_objectives(request.slo)
+        goals = objectives.parse_objectives(request.slo)
         axis = request.choose_axis(planned.workload)
         record = request.make_record(
             axis,
             list(map(str, goals)),
-            name=cell.checkpoint,
-            command=("loadgen", "campaign", cell.campaign),
+            name=self._start.arm.checkpoint,
+            command=("loadgen", "campaign", "" if planned.cell is None else planned.cell.campaign),
             fixed=f"{request.slo} over {axis}",
-            seed=(self.seed.value + cell.repeat) % (MOST_SEED + 1),
+            seed=(self.seed.value + planned.number) % (MOST_SEED + 1),
         )
         with suppress(UsageError):  # nothing was begun there, or not this search
             record = continue_search(read_search(place), record)
-        apart = "" if self._start.arm.options.base_url is None else cell.arm
+        apart = self._start.arm.name if self._start.arm.attached else ""
         seed, kept = Seed(record.seed, self.seed.chosen, apart=apart), SeriesStore(place, "limit")
         search = LimitSearch(self._servers, planned.workload, goals, record, kept, seed, self.say)
-        self.say(f"r{cell.repeat} {cell.arm}, {cell.profile}: searching")
+        self.say(f"{planned.label}: searching")
         found = limit_record.describe_limit(search.find())
         if search.signal:
             raise signals.Stopped(search.signal)
@@ -252,34 +319,87 @@ class Execution:
         return lengths
 
     def _choose_seed(self, session: Session, planned: Planned) -> Seed:
-        """Return the seed of a cell, and count the attempt: in one repeat every arm gets the same prompts.
+        """Return the seed of a step, and count the attempt: in one repeat every arm gets the same prompts.
 
         A server that ran before may have the prompts of an earlier attempt in its cache, so each attempt has
         other prompts. A server that was started here is empty, and gets those of the first attempt. Any other
         may serve several arms, so each is parted from the others.
         """
-        attempt = self.store.count_attempt(planned)
+        attempt, seed = self.store.count_attempt(planned.id), replace(self.seed, repeat=planned.number)
         if session.options.base_url is None:
-            return replace(self.seed, repeat=planned.cell.repeat)
-        return replace(self.seed, repeat=planned.cell.repeat, attempt=attempt, apart=planned.cell.arm)
+            return seed
+        return replace(seed, attempt=attempt, apart=planned.cell.arm if planned.cell else "")
 
     def _finish(self, planned: Planned, directory: Path, took_s: float, outcome: str) -> None:
         self.store.finish(planned.id, directory)
-        self.pace.steps.append((planned.timed, took_s))
+        self.pace.steps.append((planned, took_s))
         self._report(planned, outcome)
 
     def _fail(self, planned: Planned, error: LoadgenError, directory: Path | None = None) -> None:
-        self.store.fail_cell(planned, str(error), read_wall_clock(), directory)
-        self._report(planned, f"FAILED: {error.summary}")
+        self.store.fail(planned.id, hide_secrets(str(error)), read_wall_clock(), directory, planned.cell)
+        self._report(planned, f"FAILED: {hide_secrets(error.summary)}")
 
     def _report(self, planned: Planned, outcome: str) -> None:
-        """Add a cell to `done` and print its line: how many are done, its outcome, and the time left."""
+        """Add a step to `done` and print its line: how many are done, its outcome, and the time left."""
         self.done.add(planned.id)
-        every = [each.id for each in list_cells(self.starts)]
-        over = len(self.done & set(every))
-        left = estimate_left(self.pace, self.starts, self.done)
-        cell = planned.cell
-        self.say(f"[{over}/{len(every)}] r{cell.repeat} {cell.arm}, {cell.profile}: {outcome}{left.ending}")
+        left = estimate_left(self.pace, self.starts, self.done, self._start)
+        self.say(f"{self._show_place()} {planned.label}: {outcome}{left.ending}")
+
+    def _show_place(self, begun: int = 0) -> str:
+        every = {planned.id for planned in list_cells(self.starts)}
+        return f"[{len(self.done & every) + begun}/{len(every)}]"
+
+
+def finish_series(
+    execution: Execution,
+    resume: str,
+    is_new: bool,
+    out: TextIO | None = None,
+    show: Callable[[], object] = lambda: None,
+) -> int:
+    """Measure all that is left; return 0, or the code of a signal.
+
+    Where it is cut short, `show` is called, and printed how far it is, with `resume`, the command that goes
+    on; StoreError and MeasureError are raised with that. Of a new series of which nothing was measured the
+    directory is removed.
+    """
+    try:
+        execution.run()
+    except KeyboardInterrupt as stop:
+        show()
+        state = f"interrupted: {describe_progress(execution.store, execution.starts)}\nresume with: {resume}"
+        print_text(clean_text(f"\n{state}"), out or sys.stdout)
+        return decide_exit_code(signal=signals.read_number(stop))
+    except StoreError as error:
+        state = describe_progress(execution.store, execution.starts)
+        raise StoreError(f"{error}; {state}; when it can be written: {resume}") from None
+    except LoadgenError as error:
+        if (is_new and execution.store.remove_empty()) or not isinstance(error, MeasureError):
+            raise
+        show()
+        raise MeasureError(f"{error.summary}; resume with: {resume}") from None
+    return 0
+
+
+def describe_amount(workload: Profile) -> str:
+    """Return how much a workload measures: its duration, else its sessions, else its requests."""
+    if workload.duration:
+        return f"{workload.duration:g} s"
+    if workload.num_sessions is not None:
+        return format_count(workload.num_sessions, "session")
+    return "all requests" if workload.num_prompts is None else format_count(workload.num_prompts, "request")
+
+
+def summarize_run(run: Result) -> str:
+    """Return a run's speed, latency, objectives and verdict for a line."""
+    metrics = run.metrics
+    tokens = f"{metrics.output_throughput_per_s:.1f} tok/s, "
+    # An answer that comes whole has no first token.
+    name, latency = ("TTFT", metrics.ttft) if metrics.times_tokens else ("E2EL", metrics.e2el)
+    early = ", ended early: saturated" if run.facts.saturated else ""
+    standing = load_table.judge_standing(run)
+    slo = f"objectives: {standing}, " if standing else ""
+    return f"{tokens}mean {name} {latency.mean_ms:.1f} ms, {slo}{run.verdict.level.value}{early}"
 
 
 _POLL_S = 1.0

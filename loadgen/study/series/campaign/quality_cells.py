@@ -52,9 +52,8 @@ from loadgen.study.quality.quality_text import ANSWER_TOKENS, PROMPT_TOKENS, Qua
 from loadgen.study.quality.reference_file import read_reference
 from loadgen.study.series.campaign.arms import Arm
 from loadgen.study.series.campaign.campaign_file import CampaignFile, QualityTable
-from loadgen.study.series.campaign.campaign_store import CampaignStore
 from loadgen.study.series.point_runs import PointServers, do_on_server
-from loadgen.study.series.series_store import StoreError, create_directory, list_names
+from loadgen.study.series.series_store import SeriesStore, StoreError, create_directory, list_names
 from loadgen.study.series.time_estimate import Pace, TimedStep, TimeLeft
 
 _AT_ONCE = 64  # sequences on a server, by which its time is estimated
@@ -223,7 +222,7 @@ def find_reference(file: CampaignFile, arms: Sequence[Arm]) -> Arm | None:
 class QualityCells:
     """The quality of a campaign's arms that is left, as `Execution` has the cells of their load."""
 
-    store: CampaignStore
+    store: SeriesStore
     table: QualityTable
     text: str  # that is scored
     arms: Mapping[str, Arm]  # by their names

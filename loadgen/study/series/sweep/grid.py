@@ -19,7 +19,6 @@ from loadgen.base.text import quote_value
 from loadgen.features.data import row_kinds
 from loadgen.plan import request_sources
 from loadgen.plan.profile import SUBJECTS, Profile
-from loadgen.run.command.options import Options
 from loadgen.settings import data_settings
 from loadgen.settings.conflicts import list_unheeded
 from loadgen.settings.data_settings import ANSWER_LENS
@@ -27,8 +26,7 @@ from loadgen.settings.setting import Makes, list_rows
 from loadgen.settings.table import PROFILE_KEYS
 from loadgen.settings.validation import find_flag
 from loadgen.study.series.point_runs import parse_value
-from loadgen.study.series.time_estimate import TimedStep
-from loadgen.study.sweep_record import AXES, FINISHED, LoadAxis, SweepPoint, format_value, name_point
+from loadgen.study.sweep_record import AXES, LoadAxis, SweepPoint, format_value
 
 T = TypeVar("T")
 Build = Callable[[Mapping[str, Any]], Profile]  # a profile of these keys over the others
@@ -47,7 +45,6 @@ _MOST_POINTS = 10_000
 _LEAST_REQUESTS = 50  # of a point: the P90's bound at 99 % confidence needs 44
 _A_SLOT = 10  # requests for each that is in flight at a time
 _RATE_S = 60.0
-_LONGEST_NAME = 80
 
 
 class Dimension(msgspec.Struct, frozen=True):
@@ -84,38 +81,10 @@ def _list_tables(dimensions: Sequence[Dimension]) -> Iterator[dict[str, Any]]:
 
 
 class GridPoint(msgspec.Struct, frozen=True):
-    """A point to be measured."""
+    """A point and its workload."""
 
-    number: int
-    settings: dict[str, Any]
-    serve: dict[str, str]
-    repeat: int
+    point: SweepPoint
     workload: Profile
-
-    @property
-    def label(self) -> str:
-        """The varied values in words: profile keys, server flags, and the repeat."""
-        return name_point(self.settings, self.serve, self.repeat)
-
-    @property
-    def id(self) -> str:
-        """The name of its directory, its number and label in at most 80 characters: 003-concurrency-8."""
-        plain = re.sub(r"[^\w.]+", "-", self.label, flags=re.ASCII).strip("-")
-        return f"{self.number:03d}-{plain}"[:_LONGEST_NAME]
-
-    def time(self, options: Options) -> TimedStep:
-        """Return the point as a step that is estimated by its repeats, else by all other points."""
-        return TimedStep(self.workload, options, (self.settings, self.serve))
-
-
-def list_finished(
-    record: Sequence[SweepPoint], points: Sequence[GridPoint]
-) -> list[tuple[SweepPoint, GridPoint]]:
-    """List pairs of each finished point, as the record has it and as it is in the grid.
-
-    Raises ValueError if the two are not of one length.
-    """
-    return [(known, point) for known, point in zip(record, points, strict=True) if known.state in FINISHED]
 
 
 def parse_loads(flag: str, key: str, text: str) -> Dimension:
@@ -245,7 +214,8 @@ def list_points(variation: Variation, given: Mapping[str, Any], build: Build) ->
         more = {**serve, **{key: value for key, value in settings.items() if key not in _SHOWN}}
         words = [workload.name, *(f"{key}={format_value(value)}" for key, value in more.items())]
         workload = workload.model_copy(update={"name": " ".join(words).strip()})
-        made.append(GridPoint(number, settings, serve, repeat, workload))
+        point = SweepPoint(number=number, settings=settings, repeat=repeat, serve=serve)
+        made.append(GridPoint(point, workload))
     return tuple(made)
 
 

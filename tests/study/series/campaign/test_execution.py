@@ -37,7 +37,7 @@ from loadgen.report.run_directory import load
 from loadgen.run import session
 from loadgen.run.command.options import Options
 from loadgen.run.session import Session
-from loadgen.study.series.campaign import campaign_command, execution
+from loadgen.study.series.campaign import arms, campaign_command, execution
 from loadgen.study.series.campaign.arms import Planned
 from loadgen.study.series.campaign.campaign_file import CoolDown
 from loadgen.study.series.campaign.campaign_store import CampaignStore
@@ -94,11 +94,15 @@ def test_every_cell_is_a_run_that_says_where_it_stands(
     kept = json.loads((place / "campaign.json").read_text("utf-8"))
     assert (kept["seed"], kept["baseline"], kept["order"]) == (7, "A", [IDS[0], IDS[1], IDS[3], IDS[2]])
     assert not (place / "unfinished").exists()
-    lines = capsys.readouterr().out.splitlines()
+    begun, *lines = capsys.readouterr().out.splitlines()
+    assert begun == f"4 cells, less than 1 s, in {place}"
     order = ("r0 A", "r0 B", "r1 B", "r1 A")
     shown = [f"[{number}/4] {of} on embedded, tiny" for number, of in enumerate(order, 1)]
     assert [line.split(":")[0] for line in lines[:4]] == shown
-    assert all(re.search(r": [\d.]+ tok/s, [A-Z]+(; about \d+ s left)?$", line) for line in lines[:4])
+    assert all(
+        re.search(r": [\d.]+ tok/s, mean TTFT [\d.]+ ms, [A-Z]+(; about \d+ s left)?$", line)
+        for line in lines[:4]
+    )
     assert f"4 of 4 cells are finished: {place}" in lines
     assert f"again:   loadgen compare {place}" in lines
     assert compared == [place]
@@ -459,7 +463,7 @@ def test_what_is_left_of_a_preview_is_estimated_from_what_is_done(
 
 def planned(name: str = "A") -> Planned:
     cell = Cell(campaign="c", checkpoint=name, server="s", profile="p", repeat=0, start="r0")
-    return Planned(cell, build({"name": "p"}), Options())
+    return arms.plan_cell(cell, build({"name": "p"}), Options())
 
 
 def a_run(store: CampaignStore, one: Planned) -> Path:
@@ -472,10 +476,10 @@ def a_run(store: CampaignStore, one: Planned) -> Path:
 
 def test_a_finished_cell_is_there_whole_and_its_failure_is_forgotten(tmp_path: Path) -> None:
     store, one = CampaignStore(tmp_path / "c"), planned()
-    store.fail_cell(one, "no", read_wall_clock(), a_run(store, one))
+    store.fail(one.id, "no", read_wall_clock(), a_run(store, one))
     assert (store.list_finished(), store.list_failed()) == (set(), {one.id})
     assert (tmp_path / "c" / "failed" / one.id / "result.json").exists()
-    store.fail_cell(one, "no again", read_wall_clock())
+    store.fail(one.id, "no again", read_wall_clock())
     assert failures(tmp_path / "c") == {one.id: "no again"}
     store.finish(one.id, a_run(store, one))
     assert (store.list_finished(), store.list_failed()) == ({one.id}, set())
@@ -575,7 +579,7 @@ def test_a_cell_that_fails_keeps_what_its_run_had_measured(tmp_path: Path) -> No
     run = store.begin(cell.id) / "run"
     run.mkdir()
     (run / JOURNAL).write_bytes(b"measured")
-    store.fail_cell(cell, "why", read_wall_clock())
+    store.fail(cell.id, "why", read_wall_clock())
     (kept,) = tmp_path.glob(f"interrupted/*/run/{JOURNAL}")
     assert (kept.read_bytes(), failures(tmp_path)) == (b"measured", {cell.id: "why"})
 

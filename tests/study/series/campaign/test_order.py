@@ -35,7 +35,7 @@ def starts(path: Path) -> tuple[Start, ...]:
 def told(path: Path) -> list[str]:
     """Each start as `A r0: high, low`."""
     return [
-        f"{start.arm.checkpoint} {start.name}: {', '.join(one.cell.profile for one in start.planned)}"
+        f"{start.arm.checkpoint} {start.name}: {', '.join(one.group for one in start.planned)}"
         for start in starts(path)
     ]
 
@@ -63,7 +63,7 @@ def test_a_server_that_is_started_once_is_named_so_and_serves_all_repeats(tmp_pa
     path = written(tmp_path, *AB, profiles=["high-load", "low-load"], repeats=2, starts="once")
     profiles = "high-load, low-load, low-load, high-load"
     assert told(path) == [f"A once: {profiles}", f"B once: {profiles}"]
-    assert [one.cell.repeat for one in starts(path)[0].planned] == [0, 0, 1, 1]
+    assert [one.number for one in starts(path)[0].planned] == [0, 0, 1, 1]
 
 
 def test_a_server_that_is_there_is_never_started(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def the_record(path: Path) -> campaign_store.CampaignRecord:
 
 
 def ran(path: Path) -> list[Cell]:
-    return [one.cell for start in starts(path) for one in start.planned]
+    return [one.cell for start in starts(path) for one in start.planned if one.cell is not None]
 
 
 CHANGES: list[tuple[tuple[dict[str, Any], ...], dict[str, Any], list[str]]] = [
@@ -189,11 +189,11 @@ def test_time_left_is_that_of_the_same_cells_before_else_of_others(tmp_path: Pat
     found, pace = starts(path), Pace()
     assert arms.estimate_left(pace, found, set()) == TimeLeft(0.015, unknown=2, at_best=True)
     first = found[0].planned[0]
-    pace.steps.append((first.timed, 10.0))
+    pace.steps.append((first, 10.0))
     assert arms.estimate_left(pace, found, {first.id}) == TimeLeft(30.0)
     second = found[1].planned[0]
-    pace.steps.append((second.timed, 20.0))
-    pace.starts.append((second.cell.arm, 3.0))
+    pace.steps.append((second, 20.0))
+    pace.starts.append((found[1].arm.name, 3.0))
     assert arms.estimate_left(pace, found, {first.id, second.id}) == TimeLeft(33.0)
     every = {one.id for start in found for one in start.planned}
     assert arms.estimate_left(pace, found, every) == TimeLeft(0.0)

@@ -47,12 +47,12 @@ def test_server_flags_vary_slowest_and_the_load_fastest() -> None:
         2,
     )
     made = grid.list_points(variation, {"num_prompts": 5}, build)
-    assert [point.number for point in made] == list(range(16))
+    assert [each.point.number for each in made] == list(range(16))
     first = [f"input_len={length} concurrency={load}" for length in (64, 128) for load in (1, 2)]
     labels = [f"max-num-seqs=8 {label}" for label in (*first, f"{first[0]} repeat 1")]
-    assert [point.label for point in made[:5]] == labels
-    assert [point.serve["max-num-seqs"] for point in made] == ["8"] * 8 + ["16"] * 8
-    assert made[0].id == "000-max-num-seqs-8-input_len-64-concurrency-1"
+    assert [each.point.label for each in made[:5]] == labels
+    assert [each.point.serve["max-num-seqs"] for each in made] == ["8"] * 8 + ["16"] * 8
+    assert made[0].point.id == "000-max-num-seqs-8-input_len-64-concurrency-1"
     # Two points that no column of a table tells apart have names that do.
     assert {point.workload.name for point in made} == {f"high-load max-num-seqs={n}" for n in (8, 16)}
     assert variation.axis == "concurrency"
@@ -209,7 +209,7 @@ def test_an_output_length_that_varies_leaves_random_prompts_as_they_are() -> Non
 
 def test_a_label_and_a_directory_tell_near_values_apart() -> None:
     made = grid.list_points(Variation((rate("0.1234567,0.1234568"),)), {"num_prompts": 5}, build)
-    assert [point.label for point in made] == ["rate=0.1234567", "rate=0.1234568"]
+    assert [each.point.label for each in made] == ["rate=0.1234567", "rate=0.1234568"]
 
 
 @loop_over(

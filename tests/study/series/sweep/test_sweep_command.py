@@ -8,13 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from builders.loops import loop_over
 from builders.serving_scripts import launch_command
@@ -24,23 +22,19 @@ from fakes.virtual_serving import virtual_engines
 from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.plan.profile import Profile
-from loadgen.plan.request_sources import Seed
 from loadgen.report import load_identity
 from loadgen.report.run_directory import load
 from loadgen.run import session
 from loadgen.run.command.options import Options
+from loadgen.settings.validation import ServerSettings
 from loadgen.study.importers import result_sources
+from loadgen.study.series.campaign import arms, execution
+from loadgen.study.series.series_store import SeriesStore
 from loadgen.study.series.sweep import sweep_command
-from loadgen.study.series.sweep.grid import GridPoint
-from loadgen.study.series.sweep.sweep_command import (
-    Sweeping,
-    SweepRequest,
-    SweepStore,
-    forecast_time,
-    plan_point,
-)
-from loadgen.study.series.time_estimate import TimeLeft
-from loadgen.study.sweep_record import SweepRecord
+from loadgen.study.series.sweep.grid import GridPoint, Variation
+from loadgen.study.series.sweep.sweep_command import SweepRequest
+from loadgen.study.series.time_estimate import Pace, TimeLeft
+from loadgen.study.sweep_record import SweepPoint, SweptPoint, read_points
 
 # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -58,14 +52,23 @@ def sweep(*words: str) -> int:
     return cli.main(["sweep", *words])
 
 
-def the_store(base: str = "runs") -> SweepStore:
+def the_store(base: str = "runs") -> SeriesStore:
     (directory,) = Path(base).glob("*-sweep-*")
-    return SweepStore(directory)
+    return sweep_command.open_store(directory)
 
 
-def digests(store: SweepStore) -> list[str]:
+def points(store: SeriesStore) -> tuple[SweptPoint, ...]:
+    """What became of each point."""
+    return read_points(store.directory, sweep_command.read_sweep(store.directory))
+
+
+def states(store: SeriesStore) -> list[str]:
+    return [point.state for point in points(store)]
+
+
+def digests(store: SeriesStore) -> list[str]:
     """What each point asked."""
-    return [load(store.directory / point.directory).facts.plan_digest for point in store.read_record().points]
+    return [load(store.directory / point.directory).facts.plan_digest for point in points(store)]
 
 
 def table(text: str) -> list[tuple[str, str]]:
@@ -78,20 +81,20 @@ def test_a_sweep_leaves_a_run_and_a_row_for_each_point(capsys: pytest.CaptureFix
     words = ("--preset", "instant", "--concurrency", "1,2…4", "--repeat", "2", *TINY)
     assert sweep(*words) == 0
     store = the_store()
-    record = store.read_record()
+    record, swept = sweep_command.read_sweep(store.directory), points(store)
     assert (record.axis, record.seed, record.name) == ("concurrency", 7, "bench")
-    assert [(point.settings, point.repeat) for point in record.points] == [
+    assert [(point.settings, point.repeat) for point in swept] == [
         ({"max_concurrency": limit}, repeat) for repeat in (0, 1) for limit in (1, 2, 4)
     ]
-    assert {point.state for point in record.points} == {"done"}
-    names = [point.directory for point in record.points[2:4]]
+    assert {point.state for point in swept} == {"done"}
+    names = [point.directory for point in swept[2:4]]
     assert names == ["points/002-concurrency-4", "points/003-concurrency-1-repeat-1"]
     assert len(set(digests(store))) == 6  # prompts of its own for each
-    facts = load(store.directory / record.points[2].directory).facts
+    facts = load(store.directory / swept[2].directory).facts
     assert (facts.max_concurrency, facts.requests, facts.repeat) == (4, 6, 2)
     shown = capsys.readouterr().out
     assert "2 runs each" in shown
-    assert f"6 of 6 points are measured: {store.directory}" in shown
+    assert f"6 of 6 points are finished: {store.directory}" in shown
     assert len(result_sources.read_sources([str(store.directory)]).reported) == 6
     assert not (store.directory / "unfinished").exists()
 
@@ -126,21 +129,12 @@ def test_killed_after_five_of_twelve_and_resumed_it_is_the_same_sweep(
     process.kill()
     process.wait(PATIENCE_S)
     before = {path: path.read_bytes() for path in Path("killed").glob("*/points/*/result.json")}
-    listed = the_store("killed").read_record()
-    done = {point.directory for point in listed.points if point.state == "done"}
-    assert 4 <= len(done) < 12
+    assert 5 <= len(before) < 12
     with virtual_engines():
         assert sweep(*TWELVE, "--run-dir", "killed", "--resume") == 0
     assert table(capsys.readouterr().out) == undisturbed
-    store = the_store("killed")
-    attempts = [point.attempts for point in store.read_record().points]
-    assert set(attempts) <= {1, 2}
-    assert attempts.count(2) <= 1  # the point that was cut, whose prompts the server may have cached
-    pairs = zip(digests(store), digests(the_store("undisturbed")), strict=True)
-    same = [one == other for one, other in pairs]
-    assert same == [attempt == 1 for attempt in attempts]
-    kept = {path: text for path, text in before.items() if f"points/{path.parent.name}" in done}
-    assert {path: path.read_bytes() for path in kept} == kept
+    assert digests(the_store("killed")) == digests(the_store("undisturbed"))  # each server was empty
+    assert {path: path.read_bytes() for path in before} == before
 
 
 @pytest.mark.whole
@@ -158,10 +152,10 @@ def test_a_signal_in_a_point_ends_a_sweep_with_what_is_known(number: int, code: 
     assert process.wait(PATIENCE_S) == code
     until(lambda: not marked(mark), "no process is left")
     store, lines = the_store(), Path("shown").read_text("utf-8").splitlines()
-    record = store.read_record()
-    assert [point.state for point in record.points] == ["done", "planned", "planned"]
-    assert f"1 of 3 points are measured: {store.directory}" in lines
-    assert lines[-1].startswith("interrupted; resume with: loadgen sweep ")
+    assert states(store) == ["done", "planned", "planned"]
+    assert f"1 of 3 points are finished: {store.directory}" in lines
+    assert lines[-2] == "interrupted: 1 of 3 points are finished"
+    assert lines[-1].startswith("resume with: loadgen sweep ")
     assert lines[-1].endswith(f" --resume {store.directory}")
     assert [path.name for path in store.directory.glob("interrupted/*")] == ["001-num_prompts-40000"]
 
@@ -184,21 +178,17 @@ def launched(tmp_path: Path, code: str, *words: str) -> int:
     return sweep("--launch-command", launch_command(tmp_path, code), *words, *TINY[2:])
 
 
-def states(record: SweepRecord) -> list[tuple[dict[str, Any], str, str]]:
-    return [(point.settings, point.state, point.directory.split("/")[0]) for point in record.points]
-
-
 @pytest.mark.whole
 def test_a_server_that_dies_of_a_point_is_restarted(tmp_path: Path) -> None:
     code = "Server(lambda asked: die(9, 'CUDA out of memory') if asked.prompt_tokens > 8 else None).serve()"
     assert launched(tmp_path, code, "--vary", "input_len=4,64,8", "--max-concurrency", "1") == 0
-    record = the_store().read_record()
-    assert states(record) == [
+    swept = points(the_store())
+    assert [(point.settings, point.state, point.directory.split("/")[0]) for point in swept] == [
         ({"input_len": 4}, "done", "points"),
         ({"input_len": 64}, "failed", "failed"),
         ({"input_len": 8}, "done", "points"),
     ]
-    assert "the GPU's memory ran out" in record.points[1].reason
+    assert "the GPU's memory ran out" in swept[1].reason
     assert len(starts()) == 2
     assert len(result_sources.read_sources([str(the_store().directory)]).reported) == 2
 
@@ -216,18 +206,19 @@ def test_a_sweep_stops_at_the_point_whose_server_is_gone(
     port = closed_port()
     with running(launch_command(tmp_path, code), port) as base_url:
         assert sweep("--base-url", base_url, *words) == 1
-    record, (shown, failure) = the_store().read_record(), capsys.readouterr()
-    assert [point.state for point in record.points] == expected
-    (reason,) = {point.reason for point in record.points if point.state == "failed"}
+    shown, failure = capsys.readouterr()
+    assert states(the_store()) == expected
+    (reason,) = {point.reason for point in points(the_store()) if point.state == "failed"}
+    failed = ", 1 failed"
     assert "/health does not answer" in reason
     assert f"input_len=64: FAILED: {reason}" in " ".join(shown.split())
-    assert f"{expected.count('done')} of 3 points are measured: {the_store().directory}" in shown
+    assert f"{expected.count('done')} of 3 points are finished{failed}: {the_store().directory}" in shown
     assert "the server answers no more: start it again; resume with: loadgen " in failure
     assert f"--resume {the_store().directory}" in failure
     with running(launch_command(tmp_path, "Server().serve()"), port) as base_url:
         again = ("--base-url", base_url, *words, "--resume", str(the_store().directory))
         assert sweep(*again) == 0
-    assert [point.state for point in the_store().read_record().points] == ["done"] * 3
+    assert states(the_store()) == ["done"] * 3
 
 
 @pytest.mark.whole
@@ -244,7 +235,7 @@ def test_a_failed_point_has_its_reason_and_is_measured_again_on_resume(
     place = the_store().directory
     Path("fine").touch()
     assert launched(tmp_path, code, *words, "--resume", str(place)) == 0
-    assert [point.state for point in the_store().read_record().points] == ["done", "done"]
+    assert states(the_store()) == ["done", "done"]
     assert not (place / "failed" / "001-input_len-64").exists()
 
 
@@ -252,41 +243,32 @@ def test_a_failed_point_has_its_reason_and_is_measured_again_on_resume(
 def test_a_server_is_restarted_only_where_its_flags_differ(tmp_path: Path) -> None:
     words = ("--serve-param", "max-num-seqs=8,16", "--concurrency", "1,2", "--input-len", "8")
     assert launched(tmp_path, "Server().serve()", *words) == 0
-    record = the_store().read_record()
-    assert [(point.serve, point.settings) for point in record.points] == [
+    swept = points(the_store())
+    assert [(point.serve, point.settings) for point in swept] == [
         ({"max-num-seqs": flag}, {"max_concurrency": limit}) for flag in ("8", "16") for limit in (1, 2)
     ]
     assert len(starts()) == 2
-    runs = [load(the_store().directory / point.directory).facts for point in record.points]
+    runs = [load(the_store().directory / point.directory).facts for point in swept]
     given = [run.launched.settings.arguments for run in runs if run.launched is not None]
     assert given == [("--max-num-seqs=8",)] * 2 + [("--max-num-seqs=16",)] * 2
     assert [run.profile.name for run in runs] == ["max-num-seqs=8"] * 2 + ["max-num-seqs=16"] * 2
 
 
 @pytest.mark.whole
-def test_a_server_that_does_not_start_is_tried_twice_and_names_its_log(
+def test_a_server_that_does_not_start_fails_its_points_and_names_its_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("--serve-param", "max-num-seqs=8,16", "--concurrency", "1,2", "--input-len", "8")
     fails = "any('=8' in word for word in sys.argv)"
     code = f"import sys\nif {fails}:\n    sys.exit(2)\nServer().serve()"
     assert launched(tmp_path, code, *words) == 0
-    record = the_store().read_record()
-    assert [point.state for point in record.points] == ["failed", "failed", "done", "done"]
-    (reason,) = {point.reason for point in record.points[:2]}
+    assert states(the_store()) == ["failed", "failed", "done", "done"]
+    (reason,) = {point.reason for point in points(the_store())[:2]}
     words_before, _, log = reason.partition("; its whole log: ")
     assert words_before == "command ended with 2 before it was ready"
     assert Path(log).is_file()
-    assert len(starts()) == 3
+    assert len(starts()) == 2
     assert all(len(line) <= 80 or log in line for line in capsys.readouterr().out.splitlines()[:6])
-
-
-@pytest.mark.whole
-def test_a_start_that_fails_once_fails_no_point(tmp_path: Path) -> None:
-    fails = "if not os.path.exists('tried'):\n    open('tried', 'w')\n    sys.exit(2)"
-    code = f"import os, sys\n{fails}\nServer().serve()"
-    assert launched(tmp_path, code, "--concurrency", "1,2", "--input-len", "8") == 0
-    assert [point.state for point in the_store().read_record().points] == ["done", "done"]
 
 
 def test_an_output_length_that_varies_is_what_each_point_asks_of_the_rows() -> None:
@@ -300,9 +282,9 @@ def test_an_output_length_that_varies_is_what_each_point_asks_of_the_rows() -> N
     assert outputs(the_store("given")) == [6, 6]
 
 
-def outputs(store: SweepStore) -> list[int | None]:
+def outputs(store: SeriesStore) -> list[int | None]:
     """The tokens of every answer that each point asked for."""
-    facts = [load(store.directory / point.directory).facts for point in store.read_record().points]
+    facts = [load(store.directory / point.directory).facts for point in points(store)]
     return [load_identity.find_asked_lengths(each)[1] for each in facts]
 
 
@@ -351,14 +333,14 @@ def test_values_as_long_as_paths_are_measured() -> None:
         (place / name).write_text('{"prompt": "hello there", "output_tokens": 4}\n')
     words = ("--preset", "instant", "--max-concurrency", "1", "--quiet")
     assert sweep(*words, "--vary", f"dataset_path={place / 'a'},{place / 'b'}") == 0
-    assert [point.state for point in the_store().read_record().points] == ["done", "done"]
+    assert states(the_store()) == ["done", "done"]
     assert len(list(the_store().directory.glob("vllm/*/summary.json"))) == 2
 
 
 def test_a_log_shows_how_many_points_there_are_and_what_begins(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep_command, "_LONG_S", 0.0)  # a point as short as these has no line when it begins
+    monkeypatch.setattr(execution, "_LONG_S", 0.0)  # a point as short as these has no line when it begins
     assert sweep("--preset", "instant", "--concurrency", "1,2", "--disable-stream", *TINY[:-1]) == 0
     begun, first, *lines = capsys.readouterr().out.splitlines()
     assert begun == f"2 points, less than 1 s, in {the_store().directory}"
@@ -400,7 +382,7 @@ def request(*words: str) -> SweepRequest:
     return sweep_command.read_request(words)[0]
 
 
-def begun(*words: str) -> SweepStore:
+def begun(*words: str) -> SeriesStore:
     """A sweep's directory with nothing measured."""
     return sweep_command.begin_sweep(request(*words))
 
@@ -459,27 +441,20 @@ def test_a_file_that_changed_makes_another_sweep(
     assert request("--preset", "instant", *words).fixed != fixed
 
 
-def leave_run(store: SweepStore) -> None:
+def leave_run(store: SeriesStore) -> None:
     """What an interrupted point leaves."""
     place = store.directory / "interrupted" / "000-concurrency-1" / "run"
     place.mkdir(parents=True)
     (place / "journal.bin").write_bytes(b"x")
 
 
-@pytest.mark.parametrize(
-    ("resumed", "measured", "removed"),
-    [(False, False, True), (False, True, False), (True, False, False), (True, True, False)],
-)
-def test_only_an_empty_directory_that_was_begun_here_is_removed(
-    resumed: bool, measured: bool, removed: bool
-) -> None:
-    store = begun(*TWO)
-    if resumed:
-        store = SweepStore(store.directory)
-    if measured:
-        leave_run(store)
-    assert store.remove_empty() is removed
-    assert store.directory.exists() is not removed
+def test_only_an_empty_directory_is_removed() -> None:
+    for measured in (False, True):
+        store = begun(*TWO)
+        if measured:
+            leave_run(store)
+        assert store.remove_empty() is not measured
+        assert store.directory.exists() is measured
 
 
 @pytest.mark.whole
@@ -512,11 +487,11 @@ def test_a_finished_point_whose_run_cannot_be_read_is_measured_again(
     capsys.readouterr()
     assert sweep(*TWO[:-1], "--resume", str(store.directory)) == 0
     again = load(run).facts
-    assert (again.attempt, again.plan_digest == digest) == (1, False)  # its prompts may be in a cache
+    assert (again.attempt, again.plan_digest == digest) == (0, True)  # its server was empty
     shown = " ".join(capsys.readouterr().out.split())
-    assert "concurrency=2: its run cannot be read, and is measured again: " in shown
-    assert "[2/2] concurrency=2: attempt 2, with new prompts" in shown
+    assert ("concurrency=2: its run cannot be read, and is measured again: " in shown) is (damage is broken)
     assert "1 of 2 points left" in shown
+    assert "[2/2] concurrency=2: " in shown
     kept = store.directory / "interrupted" / "001-concurrency-2"
     assert kept.exists() is (damage is broken)
 
@@ -545,79 +520,60 @@ def test_a_record_that_is_damaged_is_refused(damage: tuple[str, str], why: str) 
     path = store.directory / "sweep.json"
     path.write_text(path.read_text().replace(*damage))
     with pytest.raises(UsageError) as caught:
-        store.read_record()
+        sweep_command.read_sweep(store.directory)
     assert str(caught.value).startswith(f"{path} is damaged: {why}")
-
-
-@loop_over(
-    ("keys", "line"),
-    [
-        ({"request_rate": 0.05, "num_prompts": 50}, "[1/1] rate=0.05: measuring 50 requests, about 17 min"),
-        ({"max_concurrency": 4, "num_prompts": 50}, "[1/1] concurrency=4: measuring 50 requests"),
-        ({"max_concurrency": 4, "duration": 60.0}, "[1/1] concurrency=4: measuring 60 s"),
-        ({"max_concurrency": 4, "duration": 5.0}, None),
-        ({"request_rate": 10.0, "num_prompts": 50}, None),
-    ],
-)
-def test_a_long_point_is_announced(keys: dict[str, Any], line: str | None) -> None:
-    load = {key: value for key, value in keys.items() if key in ("request_rate", "max_concurrency")}
-    points = (GridPoint(0, load, {}, 0, Profile(**keys)),)
-    record = SweepRecord(name="s", command=(), fixed="", seed=0, points=tuple(map(plan_point, points)))
-    lines: list[str] = []
-    servers = cast("Any", SimpleNamespace(starts_s=[], options=Options()))
-    sweeping = Sweeping(SweepStore(Path()), record, points, servers, Seed(0), lines.append)
-    sweeping._announce(points[0], attempts=0)
-    assert lines == [line] * (line is not None)
 
 
 NONE = Options()
 
 
-def point(number: int, serve: dict[str, str] | None = None, **keys: Any) -> GridPoint:
-    return GridPoint(number, keys, serve or {}, 0, Profile(**keys))
+def starts_of(
+    *given: dict[str, Any], serve: tuple[str, ...] = (), options: Options = NONE
+) -> list[arms.Start]:
+    """The starts of points with these keys, each on a server with its flag."""
+    flags = [{"max-num-seqs": value} for value in serve] or [{}] * len(given)
+    made = tuple(
+        GridPoint(SweepPoint(number=number, settings=keys, serve=flags[number]), Profile(**keys))
+        for number, keys in enumerate(given)
+    )
+    return list(sweep_command.plan_starts(SweepRequest("s", options, Variation(), made, ServerSettings())))
 
 
-def test_a_rate_and_a_duration_have_their_own_time() -> None:
-    left = [point(0, request_rate=0.05, num_prompts=50), point(1, max_concurrency=4, duration=30.0)]
-    assert forecast_time(left, (), (), NONE) == TimeLeft(1030.0)
-    assert forecast_time(left, (), (), NONE).words == "about 17 min"
+def left(starts: Sequence[arms.Start], done: dict[int, float], *starts_s: float) -> TimeLeft:
+    """The time of the points that are not done: the seconds of those that are, and of the starts so far."""
+    every = arms.list_cells(starts)
+    pace = Pace([(every[at], took_s) for at, took_s in done.items()], [("", each) for each in starts_s])
+    return arms.estimate_left(pace, starts, {every[at].id for at in done})
 
 
-def test_a_closed_loop_takes_as_long_a_request_as_the_nearest_point() -> None:
-    alone, eight = (point(at, max_concurrency=8**at, num_prompts=50 + 30 * at) for at in (0, 1))
-    done = [(alone, 100.0), (eight, 30.0)]
-    assert forecast_time([point(2, max_concurrency=16, num_prompts=320)], done, (), NONE).seconds == 60.0
+RATE = {"request_rate": 0.05, "num_prompts": 50}
+EACH_S = {"request_rate": 1.0, "num_prompts": 10}
+
+
+def test_a_sweeps_time_is_that_of_its_loads_and_of_the_nearest_points() -> None:
+    assert left(starts_of(RATE, {"max_concurrency": 4, "duration": 30.0}), {}) == TimeLeft(1030.0)
+    loads = [{"max_concurrency": n, "num_prompts": count} for n, count in ((1, 50), (8, 80), (16, 320))]
+    assert left(starts_of(*loads), {0: 100.0, 1: 30.0}).seconds == 60.0
     # The same settings again, as a repeat has them, take the same time.
-    assert forecast_time([replace(alone, number=3)], done, (), NONE).seconds == 100.0
-
-
-def test_what_nothing_shows_is_unknown() -> None:
-    left = [point(0, max_concurrency=1), point(1, request_rate=1.0, num_prompts=60)]
-    assert forecast_time(left[:1], (), (), NONE).words == ""
-    assert forecast_time(left, (), (), NONE).words == "at least 60 s"
-    assert TimeLeft(0.4).words == "less than 1 s"
-    assert TimeLeft(0.4, 1).words == ""
-
-
-def test_a_server_with_other_flags_takes_a_start() -> None:
-    rate = {"request_rate": 1.0, "num_prompts": 10}
-    flags = [{"max-num-seqs": value} for value in ("8", "16", "16", "32")]
-    points = [point(number, serve, **rate) for number, serve in enumerate(flags)]
-    done = [(points[0], 10.0)]
-    assert forecast_time(points[1:], done, [40.0, 50.0, 90.0], NONE).seconds == 3 * 10 + 2 * 50
+    assert left(starts_of(*loads[:2], loads[0]), {0: 100.0, 1: 30.0}).seconds == 100.0
+    assert left(starts_of({"max_concurrency": 1}), {}).words == ""
+    assert left(starts_of({"max_concurrency": 1}, {**EACH_S, "num_prompts": 60}), {}).words == "at least 60 s"
+    assert (TimeLeft(0.4).words, TimeLeft(0.4, 1).words) == ("less than 1 s", "")
+    launched = starts_of(*[EACH_S] * 4, serve=("8", "16", "16", "32"))
+    assert [len(start.planned) for start in launched] == [1, 2, 1]
+    assert left(launched, {0: 10.0}, 40.0, 50.0, 90.0).seconds == 3 * 10 + 2 * 50
 
 
 def test_a_preset_has_the_time_in_its_steps_until_a_point_is_measured() -> None:
-    keys: dict[str, Any] = {"input_len": 64, "output_len": 16, "num_prompts": 16}
-    alone, together = (point(at, max_concurrency=at, **keys) for at in (1, 4))
-    preset = Options(preset="h20/qwen3-8b-fp8")
-    one = forecast_time([alone], (), (), preset)
+    loads = [{"input_len": 64, "output_len": 16, "num_prompts": 16, "max_concurrency": n} for n in (1, 4)]
+    starts = starts_of(*loads, options=Options(preset="h20/qwen3-8b-fp8"))
+    one = left(starts, {})
     assert (one.words[:6], one.unknown) == ("about ", 0)
-    assert forecast_time([alone], [(together, 10.0)], (), preset).seconds == 40.0
+    assert left(starts, {1: 10.0}).seconds == 40.0
 
 
-def varied(settings: Mapping[str, Any], serve: Mapping[str, str] | None = None) -> GridPoint:
-    return GridPoint(0, dict(settings), dict(serve or {}), 0, Profile())
+def varied(settings: Mapping[str, Any], serve: Mapping[str, str] | None = None) -> SweepPoint:
+    return SweepPoint(number=0, settings=dict(settings), serve=dict(serve or {}))
 
 
 def test_a_folder_is_named_by_what_is_varied() -> None:
