@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import select
 import socket
-import socketserver
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
-from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from http.server import BaseHTTPRequestHandler
 
 import numpy as np
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import MetricsHandler
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import SECOND_NS
-from loadgen.base.errors import UsageError
 from loadgen.facts.run_facts import Facts
+from loadgen.features.telemetry.port_server import PortServer
 from loadgen.figures.figure_table import LATENCIES
 from loadgen.figures.metrics import list_gaps
 from loadgen.figures.per_request import MetricOptions, PerRequest
@@ -32,7 +30,6 @@ from loadgen.run.command.progress import LiveTotals
 # Upper bounds of the histograms' buckets, in ns: 1, 2.5 and 5 of each power of ten from 0.1 ms to 500 s.
 _EDGES_NS = np.array([step * 10**power for power in range(4, 11) for step in (10, 25, 50)], np.int64)
 _SHOWN = tuple(figure for figure in LATENCIES if figure.is_common)
-_POLL_S = 0.1  # how soon the thread sees that it is to stop
 _MOST_OPEN, _LONGEST_READ_S = 8, 10.0  # connections at once; a head has 6.4 MB at most
 _USUAL_S, _LONGEST_S, _SPARE_S = 15.0, 60.0, 1.0  # between two scrapes
 
@@ -79,45 +76,18 @@ class PrometheusPage(Collector):
     name, progress = "prometheus", 0
 
     def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self.address = address
         registry = CollectorRegistry()
         registry.register(self)
-        try:
-            self._server = _Server((host.strip("[]"), int(port)), _Scrape)
-        except OSError as error:
-            why = f"cannot listen there ({error.strerror or error})"
-            raise UsageError(f"--prometheus {address}: {why}: choose another port or address") from None
-        self._server.set_app(make_wsgi_app(registry))
+        self.server = _Server(address, _Scrape.factory(registry))
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
         self.known: Facts | None = None
 
     def begin(self, known: Facts, totals: LiveTotals) -> None:
         """Begin the counts of a run, whose running totals are read from `totals`."""
         self.known, self.totals, self.over = known, totals, False
         self.tally = Tally(known.ask())
-        self._server.scraped.clear()
-        self._server.expected = False
-
-    def serve(self) -> None:
-        """Answer scrapes in a thread until `stop`; call it after the last fork."""
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_POLL_S,), name="prometheus", daemon=True
-        )
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Answer no more scrapes; nothing if none are answered."""
-        if self._thread is not None:
-            self._server.shutdown()
-            self._thread.join()
-            self._thread = None
-
-    def close(self) -> None:
-        """Stop, and give the port back."""
-        self.stop()
-        self._server.server_close()
+        self.server.scraped.clear()
+        self.server.expected = False
 
     def take(self, records: Records, rows: Int64) -> None:
         """Count some records of a run under way."""
@@ -130,19 +100,19 @@ class PrometheusPage(Collector):
         whole.add(records)
         with self._lock:
             self.tally, self.over = whole, True
-        self._server.expected = True
+        self.server.expected = True
 
     def abandon(self) -> None:
         """Do nothing: counting waits for nothing."""
 
     def wait_for_scrape(self) -> None:
         """Wait until the last figures were scraped; not at all without a scraper, else 61 s at most."""
-        self._server.scraped.wait(self.patience_s)
+        self.server.scraped.wait(self.patience_s)
 
     @property
     def patience_s(self) -> float:
         """How long to wait for the last scrape (s): a second more than between two of them; 0 without any."""
-        gap_s = self._server.gap_s
+        gap_s = self.server.gap_s
         return 0.0 if gap_s is None else min(gap_s, _LONGEST_S) + _SPARE_S
 
     def describe(self) -> list[Metric]:
@@ -197,27 +167,15 @@ class PrometheusPage(Collector):
                 )
 
 
-class _Server(socketserver.ThreadingMixIn, WSGIServer):
-    """An HTTP server with a thread for each scrape, which notes when they came."""
+class _Server(PortServer):
+    """A server of scrapes, which notes when they came."""
 
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(self, place: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
-        if ":" in place[0]:
-            self.address_family = socket.AF_INET6
+    def __init__(self, address: str, handler: type[BaseHTTPRequestHandler]) -> None:
         self.gap_s: float | None = None  # the longest between two scrapes; None: there was none
-        self.scraped = threading.Event()  # since `expect_scrape`
+        self.scraped = threading.Event()  # since the last figures are expected
         self.expected = False
         self._last_s = 0.0
-        self._open: list[socket.socket] = []  # connections, the oldest first
-        super().__init__(place, handler)
-
-    def server_bind(self) -> None:
-        """Bind without asking a name server for this machine's name, which may take seconds."""
-        socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-        self.setup_environ()
+        super().__init__("--prometheus", address, handler, _MOST_OPEN)
 
     def begin_scrape(self) -> bool:
         """Note a scrape that begins now, and return whether it gets the last figures."""
@@ -226,44 +184,19 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         self.gap_s, self._last_s = max(self.gap_s or 0.0, gap_s), now_s
         return self.expected
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Begin a thread for a connection; the oldest of too many, which may never end, makes room."""
-        self._open.append(request)
-        if len(self._open) > _MOST_OPEN:
-            with suppress(OSError):  # its thread ends by it
-                self._open.pop(0).shutdown(socket.SHUT_RDWR)
-        super().process_request(request, client_address)
 
-    def shutdown_request(self, request: Any) -> None:
-        """Close a connection, which is open no more."""
-        with suppress(ValueError):
-            self._open.remove(request)
-        super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Write nothing where a client goes away: the terminal is the run's."""
-
-
-class _Scrape(WSGIRequestHandler):
-    """Answers one scrape, logs nothing, and has the server know once its last figures have been sent."""
+class _Scrape(MetricsHandler):
+    """Answers one scrape, and has the server know once its last figures have been sent."""
 
     timeout = _LONGEST_READ_S
     server: _Server
-    is_last = False
 
-    def get_environ(self) -> dict[str, Any]:
-        """Return what the application is called with; a head that ended with the connection is no scrape."""
+    def do_GET(self) -> None:
+        """Answer with the figures; a head that ended with the connection is no scrape."""
         poll = select.poll()
         poll.register(self.connection, select.POLLIN)
         came_whole = not poll.poll(0) or self.connection.recv(1, socket.MSG_PEEK) != b""
-        self.is_last = came_whole and self.server.begin_scrape()
-        return super().get_environ()
-
-    def finish(self) -> None:
-        """End the answer."""
-        super().finish()
-        if self.is_last:
+        is_last = came_whole and self.server.begin_scrape()
+        super().do_GET()
+        if is_last:
             self.server.scraped.set()
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass

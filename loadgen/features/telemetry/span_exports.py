@@ -6,36 +6,34 @@ anything: heads, bodies, spans and what waits are bounded.
 
 from __future__ import annotations
 
-import asyncio
-import socket
+import re
 import threading
 import zlib
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
 
-import httptools
 import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from loadgen.base.errors import UsageError
+from loadgen.features.telemetry.port_server import PortServer
 from loadgen.features.telemetry.server_spans import MOST_PARTS, SPAN, find_spans, may_be_request, pack_times
 
 PATH, PROTOBUF = "/v1/traces", "application/x-protobuf"
-LARGEST_HEAD = 64 << 10  # bytes
 LARGEST_BODY = 16 << 20  # bytes, inflated: a batch of the SDK's 512 spans has 0.3 MiB
 LARGEST_SPAN = 1 << 20  # bytes: of two of them protobuf may make a hundred
-MOST_WAITING = 4 * LARGEST_BODY  # bytes, of all bodies that are not whole yet
-MOST_OPEN = 256  # connections
+MOST_WAITING = 4 * LARGEST_BODY  # bytes, of all bodies that are being read
+MOST_OPEN = 64  # connections
+_SILENT_S = 60.0  # between two reads of a connection
 MOST_SPANS = 1 << 21  # that are kept, of 56 bytes each: two million requests
 _PREFACE = b"PRI * HTTP/2.0"  # begins a connection of gRPC (RFC 9113, 3.4)
 _TLS = b"\x16\x03"  # begins a handshake (RFC 8446, 5.1)
 _MOST_REASONS = 8
-_REASONS = {
-    200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 413: "Content Too Large",
-    415: "Unsupported Media Type", 431: "Request Header Fields Too Large", 503: "Service Unavailable",
-}  # fmt: skip
+_LENGTH = re.compile("[0-9]{1,9}")
 _GZIP = 16 + zlib.MAX_WBITS
 GRPC = (
     "gRPC, which is not taken: start the server with OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf and an "
@@ -55,13 +53,13 @@ class ReceivedSpans:
     """The spans of requests that were exported so far; a thread may add them while another one reads.
 
     `other` counts the spans that are of no request, `refused` the exports that were not taken, by reason.
-    `speaks_grpc` is whether one of them came by gRPC. `waiting` is the size of the bodies that are not whole
-    yet, of all connections.
+    `speaks_grpc` is whether one of them came by gRPC.
     """
 
     def __init__(self) -> None:
-        self.other, self.refused, self.waiting, self.speaks_grpc = 0, Counter[str](), 0, False
-        self._rows, self._lock = bytearray(), threading.Lock()
+        self.other, self.refused, self.speaks_grpc = 0, Counter[str](), False
+        self._rows, self._lock, self._reading = bytearray(), threading.Lock(), threading.Lock()
+        self._waiting = 0  # bytes of bodies that are being read
 
     def forget(self) -> None:
         """Drop what was received and counted until now: it is of no request to come."""
@@ -74,11 +72,29 @@ class ReceivedSpans:
         with self._lock:
             return np.frombuffer(bytes(self._rows), SPAN)
 
-    def take(self, body: bytes) -> None:
+    @contextmanager
+    def make_room(self, size: int) -> Iterator[None]:
+        """Reserve the memory of a body while it is read; raises Refused where others have it."""
+        with self._lock:
+            if self._waiting + size > MOST_WAITING:
+                raise Refused(503, f"no room: over {MOST_WAITING >> 20} MiB wait")
+            self._waiting += size
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting -= size
+
+    def take(self, body: bytes, encoding: str = "") -> None:
         """Keep the spans of an export's body; raises Refused for one that is none, or where there is no room.
 
-        Each span is parsed by itself, so that what protobuf makes of a body is never there at once.
+        One body is read at a time, and each span by itself, so that what gzip and protobuf make of them is
+        never there at once.
         """
+        with self._reading:
+            self._take(inflate(body, encoding))
+
+    def _take(self, body: bytes) -> None:
         rows, others = bytearray(), 0
         try:
             for begin, end in find_spans(body):
@@ -106,126 +122,77 @@ class ReceivedSpans:
             self.refused[why if known else "other reasons"] += 1
 
 
-class ExportConnection(asyncio.Protocol):
-    """One connection of an exporter: a request at a time, kept open, as HTTP/1.1."""
+class ExportConnection(BaseHTTPRequestHandler):
+    """Takes the exports of one connection, a request at a time, and answers each."""
 
-    def __init__(self, spans: ReceivedSpans, open_ones: dict[ExportConnection, None]) -> None:
-        self.spans, self._open_ones = spans, open_ones  # in the order in which they last sent something
-        self._begin: bytes | None = b""  # of the connection, while it may be gRPC's
-        self._parser = httptools.HttpRequestParser(self)
-        self._start()
+    protocol_version = "HTTP/1.1"
+    timeout = _SILENT_S
+    server: SpanReceiver
 
-    def _start(self) -> None:
-        self._url, self._headers, self._body, self._answered = b"", dict[str, str](), bytearray(), False
-        self._received = self._of_body = 0  # bytes of this request, but for the read in which it began
-        self._began = True
-
-    def connection_made(self, transport: Any) -> None:
-        self._transport = transport
-        self._open_ones[self] = None
-        if len(self._open_ones) > MOST_OPEN:
-            next(iter(self._open_ones)).abort()  # an exporter opens another one for its next batch
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._open_ones.pop(self, None)
-        self._drop_body()
-
-    def abort(self) -> None:
-        """End the connection at once."""
-        self._open_ones.pop(self, None)
-        self._transport.abort()
-
-    def pause_writing(self) -> None:
-        """End the connection: it sends requests, and reads no answer."""
-        self.abort()
-
-    def _drop_body(self) -> None:
-        self.spans.waiting -= len(self._body)
-        self._body = bytearray()
-
-    def data_received(self, data: bytes) -> None:
-        if self._transport.is_closing():
-            return
-        self._open_ones[self] = self._open_ones.pop(self, None)
-        if self._begin is not None:
-            data = self._begin + data
-            if data.startswith(_PREFACE):
-                self.spans.speaks_grpc = True
-                self.spans.note_refused(GRPC)
-                self._transport.close()
+    def handle(self) -> None:
+        """Take requests until the connection ends, unless it speaks TLS."""
+        with suppress(TimeoutError):
+            if self.rfile.peek(1).startswith(_TLS):  # type: ignore[attr-defined]
+                self.server.spans.note_refused("TLS: give the endpoint as http://")
                 return
-            self._begin = data if _PREFACE.startswith(data) else None
-            if self._begin is not None:
-                return
-        self._began = False
+        super().handle()
+
+    def parse_request(self) -> bool:
+        """Read a request's head; a connection of gRPC is counted and ends."""
+        if self.raw_requestline.startswith(_PREFACE):  # type: ignore[attr-defined]
+            self.server.spans.speaks_grpc = True
+            self.server.spans.note_refused(GRPC)
+            self.close_connection = True
+            return False
+        return super().parse_request()
+
+    def do_POST(self) -> None:
+        """Keep the spans of an export, and answer it with an empty message, or say why it is refused."""
+        self.close_connection = True  # until its body is read
+        spans, length = self.server.spans, self.headers.get("Content-Length", "")
         try:
-            self._parser.feed_data(data)
-            self._received += 0 if self._began else len(data)
-            # The parser keeps heads and trailers that never end, and reads extensions of chunks.
-            if not self._answered and self._received > LARGEST_HEAD + 2 * self._of_body:
-                self._answer(Refused(431, f"over {LARGEST_HEAD >> 10} KiB of headers"), keep=False)
-        except httptools.HttpParserUpgrade:
-            self._transport.close()  # what it asked for in HTTP/1.1 is answered
-        except httptools.HttpParserError:
-            if not self._transport.is_closing():
-                tls = data.startswith(_TLS)
-                what = "TLS: give the endpoint as http://" if tls else "what is no HTTP/1.1"
-                self._answer(Refused(400, what), keep=False)
+            if not _LENGTH.fullmatch(length):
+                raise Refused(411, "a body without its length: send it with Content-Length")
+            if int(length) > LARGEST_BODY:
+                raise _too_large()
+            with spans.make_room(int(length)):
+                body = self.rfile.read(int(length))
+                if len(body) < int(length):
+                    return
+                self.close_connection = self.headers.get("Connection", "").lower() == "close"
+                self._check()
+                spans.take(body, self.headers.get("Content-Encoding", ""))
+        except Refused as error:
+            self.send_error(error.status, error.why)
+        else:
+            self._answer(200, PROTOBUF, b"")
 
-    def on_url(self, url: bytes) -> None:
-        self._url += url
+    def _check(self) -> None:
+        """Raise Refused for a request that is no export of spans in protobuf."""
+        path = self.path.partition("?")[0]
+        if path != PATH:
+            raise Refused(404, f"exports to {path[:40]!r}: give the endpoint with {PATH}")
+        kind = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if kind != PROTOBUF:
+            raise Refused(415, f"{kind[:40] or 'no type'}, not {PROTOBUF}: http/protobuf is the protocol")
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1").strip()
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer with why a request is refused, in words, and count it."""
+        why = message or HTTPStatus(code).phrase
+        self.server.spans.note_refused(why)
+        self._answer(code, "text/plain; charset=utf-8", why.encode("utf-8", "replace"))
 
-    def on_body(self, data: bytes) -> None:
-        self._of_body += len(data)
-        if self._answered:
-            return
-        self._body += data
-        self.spans.waiting += len(data)
-        if len(self._body) > LARGEST_BODY:
-            self._answer(_too_large(), keep=False)
-        elif self.spans.waiting > MOST_WAITING:
-            self._answer(Refused(503, f"no room: over {MOST_WAITING >> 20} MiB wait"), keep=False)
+    def _answer(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
 
-    def on_message_complete(self) -> None:
-        if not self._answered:
-            try:
-                path = self._url.partition(b"?")[0].decode("latin-1")
-                if path != PATH:
-                    raise Refused(404, f"exports to {path[:40]!r}: give the endpoint with {PATH}")
-                if (method := self._parser.get_method()) != b"POST":
-                    raise Refused(405, f"{method.decode('latin-1')} requests")
-                kind = self._headers.get("content-type", "").partition(";")[0].strip().lower()
-                if kind != PROTOBUF:
-                    raise Refused(
-                        415, f"{kind[:40] or 'no type'}, not {PROTOBUF}: http/protobuf is the protocol"
-                    )
-                self.spans.take(inflate(bytes(self._body), self._headers.get("content-encoding", "")))
-                refused = None
-            except Refused as error:
-                refused = error
-            self._answer(refused, keep=self._parser.should_keep_alive())
-        self._start()
-
-    def _answer(self, refused: Refused | None, keep: bool) -> None:
-        """Answer the request with 200 and an empty message, or as it was refused."""
-        self._answered = True
-        self._drop_body()
-        status, why = (200, "") if refused is None else (refused.status, refused.why)
-        if refused is not None:
-            self.spans.note_refused(why)
-        if self._transport.is_closing():
-            return  # it sent several and left: asyncio would complain of each answer
-        kind = PROTOBUF if refused is None else "text/plain; charset=utf-8"
-        body = why.encode()
-        allow = "allow: POST\r\n" if status == 405 else ""
-        end = "" if keep else "connection: close\r\n"
-        head = f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: {kind}\r\n{allow}{end}"
-        self._transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-        if not keep:
-            self._transport.close()
+    def log_message(self, format: str, *args: object) -> None:
+        pass
 
 
 def _too_large() -> Refused:
@@ -250,50 +217,9 @@ def inflate(body: bytes, encoding: str) -> bytes:
     return inflated
 
 
-class SpanReceiver:
-    """Listens at HOST:PORT; raises UsageError if it cannot.
-
-    It reads between `serve` and `stop`; what is sent at other times waits in the kernel.
-    """
+class SpanReceiver(PortServer):
+    """Takes spans at HOST:PORT; raises UsageError if it cannot listen there."""
 
     def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self.address, self.spans = address, ReceivedSpans()
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            listening = socket.create_server((host.strip("[]"), int(port)), family=family)
-        except OSError as error:
-            reason = (error.strerror or str(error)).partition(" (while ")[0]  # Python adds the address
-            why = f"cannot listen there ({reason})"
-            raise UsageError(f"--receive-spans {address}: {why}: choose another port or address") from None
-        self._thread: threading.Thread | None = None
-        self._open_ones: dict[ExportConnection, None] = {}
-        self._loop = asyncio.new_event_loop()
-        accepting = self._loop.create_server(
-            lambda: ExportConnection(self.spans, self._open_ones), sock=listening
-        )
-        self._server = self._loop.run_until_complete(accepting)
-
-    def serve(self) -> None:
-        """Read in a thread until `stop`; call it after the last fork."""
-        self._thread = threading.Thread(target=self._loop.run_forever, name="spans", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Read no more; nothing if nothing is read."""
-        if self._thread is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._thread = None
-
-    def close(self) -> None:
-        """Stop, end all connections and give the port back; a second call does nothing."""
-        self.stop()
-        if self._loop.is_closed():
-            return
-        self._server.close()
-        for connection in tuple(self._open_ones):
-            connection.abort()
-        self._loop.run_until_complete(asyncio.sleep(0))  # transports close a turn later
-        self._loop.close()
-        self.spans.forget()
+        self.spans = ReceivedSpans()
+        super().__init__("--receive-spans", address, ExportConnection, MOST_OPEN)

@@ -192,7 +192,7 @@ def begin_telemetry(options: Options, stack: ExitStack) -> Callable[[PlanSender]
         from loadgen.features.telemetry.prometheus_page import PrometheusPage
 
         page = PrometheusPage(str(options.prometheus))
-        stack.callback(page.close)
+        stack.callback(page.server.close)
     if options.receive_spans is not None:
         from loadgen.features.telemetry.span_exports import SpanReceiver
 
@@ -284,7 +284,7 @@ class TelemetrySender(PlanSender):
             for feed in self.feeds:
                 feed.start()
             if self.page is not None:
-                self.page.serve()
+                self.page.server.serve()
             if self.receiver is not None:
                 self.receiver.serve()
             yield
@@ -294,7 +294,7 @@ class TelemetrySender(PlanSender):
         for feed in self.feeds:
             feed.end()
         if self.page is not None:
-            self.page.stop()
+            self.page.server.stop()
         if self.receiver is not None:
             self.receiver.stop()
 
@@ -362,7 +362,7 @@ class TelemetrySender(PlanSender):
                 place = f"the collector of {named}" if named else _DEFAULT
             yield f"otel: a span a request, and metrics, to {place}"
         if self.page is not None:
-            yield f"prometheus: figures at http://{self.page.address}/metrics"
+            yield f"prometheus: figures at http://{self.page.server.address}/metrics"
         if self.receiver is not None:
             yield f"spans: the server's received at http://{self.receiver.address}/v1/traces"
 

@@ -28,11 +28,11 @@ RUN = made_runs.run(requests=40)
 def page() -> Iterator[PrometheusPage]:
     made = PrometheusPage(f"127.0.0.1:{closed_port()}")
     yield made
-    made.close()
+    made.server.close()
 
 
 def scrape(page: PrometheusPage) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://{page.address}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{page.server.address}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     return {f"{one.name}{''.join(sorted(one.labels.values()))}": one.value for one in samples}
@@ -55,7 +55,7 @@ def test_a_scrape_has_the_figures_of_the_report(page: PrometheusPage) -> None:
     totals = LiveTotals()
     totals.publish(Totals(sent=44, ended=40))
     page.begin(RUN.facts, totals)
-    page.serve()
+    page.server.serve()
     before = scrape(page)
     assert (before["loadgen_requests_totalok"], before["loadgen_run_over"]) == (0, 0)
     page.finish(RUN.records, np.arange(0))
@@ -80,7 +80,7 @@ def test_prompts_of_unknown_length_are_not_counted_as_0(page: PrometheusPage) ->
     rows = made_runs.answers(2, 16, 8, 1.0, 3)
     rows[0].planned_input = rows[0].input_tokens = -1
     page.begin(RUN.facts, LiveTotals())
-    page.serve()
+    page.server.serve()
     assert scrape(page)["loadgen_input_tokens_total"] == 0
     page.finish(Records.from_records(rows), np.arange(0))
     found = scrape(page)
@@ -90,14 +90,14 @@ def test_prompts_of_unknown_length_are_not_counted_as_0(page: PrometheusPage) ->
 
 def test_a_port_in_use_is_refused(page: PrometheusPage) -> None:
     with pytest.raises(UsageError, match=r"cannot listen there \(Address already in use\): choose another"):
-        PrometheusPage(page.address)
+        PrometheusPage(page.server.address)
 
 
 def test_what_is_closed_gives_its_port_back(page: PrometheusPage) -> None:
     page.begin(RUN.facts, LiveTotals())
-    page.serve()
-    page.close()
-    host, _, port = page.address.rpartition(":")
+    page.server.serve()
+    page.server.close()
+    host, _, port = page.server.address.rpartition(":")
     with socket.create_server((host, int(port))):
         pass
 
@@ -106,7 +106,7 @@ def test_without_a_scraper_nothing_waits(page: PrometheusPage) -> None:
     page.begin(RUN.facts, LiveTotals())
     page.finish(RUN.records, np.arange(0))
     assert page.patience_s == 0
-    page.serve()
+    page.server.serve()
     scrape(page)
     assert page.patience_s > 1
     page.wait_for_scrape()  # which that scrape was
@@ -116,8 +116,8 @@ def test_connections_that_ask_for_nothing_are_no_scrapes_and_make_room(
     page: PrometheusPage, capfd: pytest.CaptureFixture[str]
 ) -> None:
     page.begin(RUN.facts, LiveTotals())
-    page.serve()
-    host, _, port = page.address.rpartition(":")
+    page.server.serve()
+    host, _, port = page.server.address.rpartition(":")
     with ExitStack() as stack:
         slow = [stack.enter_context(socket.create_connection((host, int(port)), 10)) for _ in range(40)]
         for one in slow:
@@ -126,10 +126,10 @@ def test_connections_that_ask_for_nothing_are_no_scrapes_and_make_room(
         assert page.patience_s == 0
         assert scrape(page)["loadgen_run_over"] == 0
         assert [one.recv(1) for one in slow[:32]] == [b""] * 32
-        assert sum(thread.name.startswith("Thread-") for thread in threading.enumerate()) <= 8
+        assert sum(thread.name.startswith("telemetry") for thread in threading.enumerate()) <= 8
         page.finish(RUN.records, np.arange(0))
         slow[-1].close()
-        assert not page._server.scraped.is_set()
+        assert not page.server.scraped.is_set()
         assert scrape(page)["loadgen_run_over"] == 1
         page.wait_for_scrape()
     assert capfd.readouterr().err == ""

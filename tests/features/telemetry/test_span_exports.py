@@ -1,4 +1,4 @@
-"""What an exporter sends, whole and broken, byte by byte or at once, and what it is answered."""
+"""What an exporter sends, whole and broken, in parts or at once, and what it is answered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gzip
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,18 +27,14 @@ from loadgen.base.errors import UsageError
 from loadgen.facts.run_facts import SpanFacts
 from loadgen.features.telemetry import telemetry_sender
 from loadgen.features.telemetry.span_exports import (
-    GRPC,
     LARGEST_BODY,
-    LARGEST_HEAD,
     LARGEST_SPAN,
     MOST_OPEN,
     MOST_SPANS,
     MOST_WAITING,
-    ExportConnection,
     ReceivedSpans,
     Refused,
     SpanReceiver,
-    inflate,
 )
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
@@ -47,7 +43,7 @@ from loadgen.run.firing import Outcome
 from loadgen.run.measurement import PlanSender
 from loadgen.transport.capture import Health
 
-TAKEN = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n"
+TAKEN = b"HTTP/1.1 200 OK\r\n"
 # The head as the SDK 1.45.2 sends it by `requests`.
 HEAD = (
     b"POST /v1/traces HTTP/1.1\r\nHost: 127.0.0.1:4318\r\nUser-Agent: OTel-OTLP-Exporter-Python/1.45.2\r\n"
@@ -65,23 +61,26 @@ COLUMNS = (
 )
 
 
-class Transport:
-    """Keeps what is written."""
+@pytest.fixture
+def receiver() -> Iterator[SpanReceiver]:
+    found = SpanReceiver(f"127.0.0.1:{closed_port()}")
+    found.serve()
+    yield found
+    found.close()
 
-    def __init__(self) -> None:
-        self.written, self.closed = b"", False
 
-    def write(self, data: bytes) -> None:
-        assert not self.closed
-        self.written += data
+def connect(receiver: SpanReceiver) -> socket.socket:
+    host, _, port = receiver.address.rpartition(":")
+    return socket.create_connection((host, int(port)), 20)
 
-    def close(self) -> None:
-        self.closed = True
 
-    abort = close
-
-    def is_closing(self) -> bool:
-        return self.closed
+def send(receiver: SpanReceiver, *reads: bytes) -> bytes:
+    """Send over one connection, end it, and return all that is answered."""
+    with connect(receiver) as connection:
+        for read in reads:
+            connection.sendall(read)
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(1 << 16), b""))
 
 
 def post(body: bytes, head: bytes = HEAD, more: bytes = b"") -> bytes:
@@ -89,64 +88,32 @@ def post(body: bytes, head: bytes = HEAD, more: bytes = b"") -> bytes:
 
 
 def zipped(body: bytes) -> bytes:
-    return post(gzip.compress(body), more=b"Content-Encoding: gzip\r\n")
-
-
-def chunked(body: bytes) -> bytes:
-    half = len(body) // 2
-    parts = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:half], body[half:]))
-    return HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + parts + b"0\r\n\r\n"
-
-
-def feed(*reads: bytes) -> tuple[Transport, ReceivedSpans]:
-    transport, spans, open_ones = Transport(), ReceivedSpans(), dict[ExportConnection, None]()
-    connection = ExportConnection(spans, open_ones)
-    connection.connection_made(transport)
-    assert [*open_ones] == [connection]
-    for read in reads:
-        connection.data_received(read)
-    connection.connection_lost(None)
-    assert not open_ones
-    assert spans.waiting == 0
-    return transport, spans
+    return post(gzip.compress(body), more=GZIP)
 
 
 def cut(data: bytes, at: int) -> list[bytes]:
     return [data[begin : begin + at] for begin in range(0, len(data), at)]
 
 
+GZIP = b"Content-Encoding: gzip\r\n"
+
+
 @loop_over_named(
     ("reads", "batches"),
     {
         "at once": ([post(RECORDED)], 1),
-        "byte by byte": (cut(post(RECORDED), 1), 1),
+        "in small parts": (cut(post(RECORDED), 7), 1),
         "two in a read": ([post(RECORDED) + zipped(RECORDED)], 2),
         "kept alive, gzip": (cut(zipped(RECORDED) * 3, 1000), 3),
-        "chunked": ([chunked(RECORDED)], 1),
         "identity": ([post(RECORDED, more=b"Content-Encoding: identity\r\n")], 1),
+        "after a refused one": ([post(b"\xff" * 9) + post(RECORDED)], 1),
+        "one that closes": ([post(RECORDED, HEAD.replace(b"keep-alive", b"close"))], 1),
     },
 )
-def test_an_export_is_taken_and_the_connection_kept(reads: Sequence[bytes], batches: int) -> None:
-    transport, spans = feed(*reads)
-    assert (transport.written, transport.closed) == (TAKEN * batches, False)
-    assert len(spans.read_rows()) == 4 * batches
-    assert not spans.refused
-
-
-def test_an_empty_export_is_one() -> None:
-    transport, spans = feed(post(b""))
-    assert (transport.written, len(spans.read_rows()), spans.other) == (TAKEN, 0, 0)
-
-
-def test_an_exporter_that_closes_is_answered_first() -> None:
-    transport, spans = feed(post(RECORDED, HEAD.replace(b"keep-alive", b"close")))
-    assert (transport.written.startswith(b"HTTP/1.1 200 OK"), transport.closed) == (True, True)
-    assert b"\r\nconnection: close\r\n" in transport.written
-    assert len(spans.read_rows()) == 4
-
-
-BOMB = gzip.compress(bytes(LARGEST_BODY + 1))
-GZIP = b"Content-Encoding: gzip\r\n"
+def test_an_export_is_taken(receiver: SpanReceiver, reads: Sequence[bytes], batches: int) -> None:
+    receiver.spans.forget()
+    assert send(receiver, *reads).count(TAKEN) == batches
+    assert len(receiver.spans.read_rows()) == 4 * batches
 
 
 def varint(number: int) -> bytes:
@@ -157,178 +124,109 @@ def part(field: int, content: bytes) -> bytes:
     return varint(field << 3 | 2) + varint(len(content)) + content
 
 
-def spans_of(*spans: bytes) -> bytes:
-    return part(1, part(2, b"".join(part(2, span) for span in spans)))
-
-
 EMPTY = b"\n\0" * (LARGEST_BODY // 2)  # resources of nothing, eight million of them
 TIMED = part(9, part(1, b"gen_ai.latency.time_in_queue"))
+LARGE_SPAN = part(1, part(2, part(2, TIMED + b"J\0" * (LARGEST_SPAN // 2))))
 
 
 @loop_over_named(
-    ("sent", "status", "says", "closed"),
+    ("sent", "status", "says"),
     {
-        "no protobuf": (post(b"\xff" * 9), 400, "a damaged body", False),
-        "truncated": (post(RECORDED[:-1]), 400, "a damaged body", False),
-        "no gzip": (post(b"plain", more=GZIP), 400, "damaged gzip", False),
-        "truncated gzip": (post(gzip.compress(RECORDED)[:-5], more=GZIP), 400, "damaged gzip", False),
-        "more than gzip": (post(gzip.compress(RECORDED) + b"x", more=GZIP), 400, "damaged gzip", False),
-        "a gzip bomb": (post(BOMB, more=GZIP), 413, "a body of over 16 MiB", False),
-        "resources of nothing": (zipped(EMPTY), 413, "a body of over 65,536 spans", False),
-        "spans of nothing": (
-            zipped(part(1, part(2, b"\x12\0" * 70_000))),
-            413,
-            "of over 65,536 spans",
-            False,
+        "no protobuf": (post(b"\xff" * 9), 400, "a damaged body"),
+        "truncated": (post(RECORDED[:-1]), 400, "a damaged body"),
+        "no gzip": (post(b"plain", more=GZIP), 400, "damaged gzip"),
+        "truncated gzip": (post(gzip.compress(RECORDED)[:-5], more=GZIP), 400, "damaged gzip"),
+        "more than gzip": (post(gzip.compress(RECORDED) + b"x", more=GZIP), 400, "damaged gzip"),
+        "a gzip bomb": (zipped(bytes(LARGEST_BODY + 1)), 413, "a body of over 16 MiB"),
+        "resources of nothing": (zipped(EMPTY), 413, "a body of over 65,536 spans"),
+        "spans of nothing": (zipped(part(1, part(2, b"\x12\0" * 70_000))), 413, "of over 65,536 spans"),
+        "scopes of nothing": (zipped(part(1, b"\x12\0" * 70_000)), 413, "of over 65,536 spans"),
+        "other numbers": (zipped(b"\x28\0" * 70_000), 413, "of over 65,536 spans"),
+        "attributes of nothing": (zipped(LARGE_SPAN), 413, "a span of over 1 MiB"),
+        "an endless path": (b"POST /" + b"x" * 65_531, 414, "Too Long"),
+        "an endless name": (HEAD + b"x" * 65_537, 431, "Line too long"),
+        "endless headers": (HEAD + b"x: y\r\n" * 95, 431, "Too many headers"),
+        "huge": (HEAD + b"Content-Length: 16777217\r\n\r\n", 413, "a body of over 16 MiB"),
+        "no length": (HEAD + b"\r\n", 411, "a body without its length"),
+        "a wrong length": (HEAD + b"Content-Length: -1\r\n\r\n", 411, "a body without its length"),
+        "chunked": (
+            HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            411,
+            "send it with Content-Length",
         ),
-        "scopes of nothing": (zipped(part(1, b"\x12\0" * 70_000)), 413, "of over 65,536 spans", False),
-        "other numbers": (zipped(b"\x28\0" * 70_000), 413, "of over 65,536 spans", False),
-        "attributes of nothing": (
-            zipped(spans_of(TIMED + b"J\0" * (LARGEST_SPAN // 2))),
-            413,
-            "a span of over 1 MiB",
-            False,
-        ),
-        "an endless path": (b"POST /" + b"x" * (LARGEST_HEAD * 2), 431, "over 64 KiB of headers", True),
-        "an endless name": (HEAD + b"x" * (LARGEST_HEAD * 2), 431, "over 64 KiB of headers", True),
-        "endless headers": (HEAD + b"x: y\r\n" * LARGEST_HEAD, 431, "over 64 KiB of headers", True),
-        "endless trailers": (
-            HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"x: y\r\n" * LARGEST_HEAD,
-            431,
-            "over 64 KiB of headers",
-            True,
-        ),
-        "an endless extension of a chunk": (
-            HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;" + b"x" * (LARGEST_HEAD * 2),
-            431,
-            "over 64 KiB of headers",
-            True,
-        ),
-        "huge": (post(bytes(LARGEST_BODY + 1)), 413, "a body of over 16 MiB", True),
-        "brotli": (post(b"x", more=b"Content-Encoding: br\r\n"), 415, "content encoding 'br'", False),
+        "brotli": (post(b"x", more=b"Content-Encoding: br\r\n"), 415, "content encoding 'br'"),
         "JSON": (
             post(b"{}", HEAD.replace(b"x-protobuf", b"json")),
             415,
             "application/json, not application/x-protobuf: http/protobuf is the protocol",
-            False,
         ),
-        "no type": (post(b"", b"POST /v1/traces HTTP/1.1\r\nHost: x\r\n"), 415, "no type, not", False),
+        "no type": (post(b"", b"POST /v1/traces HTTP/1.1\r\nHost: x\r\n"), 415, "no type, not"),
         "no path": (
             post(RECORDED, HEAD.replace(b"/v1/traces", b"/")),
             404,
             "exports to '/': give the endpoint with /v1/traces",
-            False,
         ),
-        "metrics": (post(RECORDED, HEAD.replace(b"traces", b"metrics")), 404, "'/v1/metrics'", False),
-        "a browser": (b"GET /v1/traces HTTP/1.1\r\nHost: x\r\n\r\n", 405, "GET requests", False),
-        "TLS": (
-            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-            400,
-            "TLS: give the endpoint as http://",
-            True,
-        ),
-        "nearly gRPC's": (b"PRIOR nonsense\r\n\r\n", 400, "no HTTP/1.1", True),
-        "a length": (b"POST /v1/traces HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400, "no HTTP/1.1", True),
-        "an offer of HTTP/2": (
-            HEAD + b"Upgrade: h2c\r\nConnection: upgrade\r\nContent-Length: 0\r\n\r\n",
-            200,
-            "",
-            True,
-        ),
+        "metrics": (post(RECORDED, HEAD.replace(b"traces", b"metrics")), 404, "'/v1/metrics'"),
+        "a browser": (b"GET /v1/traces HTTP/1.1\r\nHost: x\r\n\r\n", 501, "Unsupported method ('GET')"),
+        "nearly gRPC's": (b"PRIOR nonsense\r\n\r\n", 0, "Bad"),
+        "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 0, "TLS: give the endpoint as http://"),
+        "gRPC": (PREFACE, 0, "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf"),
     },
 )
-def test_what_is_no_export_is_answered_and_counted(sent: bytes, status: int, says: str, closed: bool) -> None:
-    transport, spans = feed(*cut(sent, 65_536))
-    assert transport.written.startswith(b"HTTP/1.1 %d " % status)
-    assert transport.closed == closed
-    assert len(spans.read_rows()) == 0
-    assert [says in why for why in spans.refused] == ([True] if says else [])
-    assert transport.written.endswith(b"".join(why.encode() for why in spans.refused))
+def test_what_is_no_export_is_answered_and_counted(
+    receiver: SpanReceiver, sent: bytes, status: int, says: str
+) -> None:
+    receiver.spans.forget()
+    answered = send(receiver, sent)
+    assert answered.startswith(b"HTTP/1.1 %d " % status if status else b"")
+    assert len(receiver.spans.read_rows()) == 0
+    (why,) = receiver.spans.refused
+    assert says in why
+    assert answered.endswith(why.encode() if status else b"")
+    assert receiver.spans.speaks_grpc == (sent == PREFACE)
 
 
-def test_bodies_that_are_not_whole_wait_in_little_memory() -> None:
-    spans, head = ReceivedSpans(), HEAD + b"Content-Length: %d\r\n\r\n" % LARGEST_BODY
-    connections = [ExportConnection(spans, {}) for _ in range(9)]
-    for connection in connections:
-        connection.connection_made(Transport())
-        for read in cut(head + bytes(LARGEST_BODY - 1), 1 << 20):
-            connection.data_received(read)
-        assert spans.waiting <= MOST_WAITING
-    assert spans.refused == {"no room: over 64 MiB wait": 5}
-    for connection in connections:
-        connection.connection_lost(None)
-    assert spans.waiting == 0
+def test_a_cut_off_export_is_not_taken(receiver: SpanReceiver) -> None:
+    whole = post(RECORDED)
+    for end in (0, 20, len(HEAD), len(whole) - 200, len(whole) - 1):
+        send(receiver, whole[:end])
+        assert len(receiver.spans.read_rows()) == 0
 
 
-def test_the_connection_that_was_quiet_for_longest_makes_room() -> None:
-    spans, open_ones = ReceivedSpans(), dict[ExportConnection, None]()
-    connections = [ExportConnection(spans, open_ones) for _ in range(MOST_OPEN + 1)]
-    transports = [Transport() for _ in connections]
-    for connection, transport in zip(connections[:-1], transports, strict=False):
-        connection.connection_made(transport)
-    connections[0].data_received(b"P")
-    connections[-1].connection_made(transports[-1])
-    assert [place for place, transport in enumerate(transports) if transport.closed] == [1]
-    assert len(open_ones) == MOST_OPEN
+def test_bodies_that_are_not_whole_wait_in_little_memory(receiver: SpanReceiver) -> None:
+    head = HEAD + b"Content-Length: %d\r\n\r\n" % LARGEST_BODY
+    with contextlib.ExitStack() as stack:
+        for _ in range(MOST_WAITING // LARGEST_BODY):
+            stack.enter_context(connect(receiver)).sendall(head)
+        while receiver.spans._waiting < MOST_WAITING:
+            time.sleep(0.01)
+        assert b"503" in send(receiver, post(RECORDED))
+    while receiver.spans._waiting:
+        time.sleep(0.01)
+    assert send(receiver, post(RECORDED)).startswith(TAKEN)
+    assert receiver.spans.refused == {"no room: over 64 MiB wait": 1}
 
 
-def test_a_client_that_reads_no_answer_is_left() -> None:
-    connection = ExportConnection(ReceivedSpans(), {})
-    connection.connection_made(transport := Transport())
-    connection.pause_writing()
-    assert transport.closed
+def test_the_oldest_of_many_connections_makes_room(receiver: SpanReceiver) -> None:
+    with contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(connect(receiver)) for _ in range(MOST_OPEN)]
+        assert send(receiver, post(RECORDED)).startswith(TAKEN)
+        assert slow[0].recv(1) == b""
 
 
 def test_two_million_spans_are_kept() -> None:
-    _, spans = feed(post(RECORDED))
+    spans = ReceivedSpans()
+    spans.take(RECORDED)
     spans._rows *= MOST_SPANS // 4
     with pytest.raises(Refused, match=r"no room: 2,097,152 spans are kept"):
         spans.take(RECORDED)
     assert len(spans.read_rows()) == MOST_SPANS
 
 
-def test_reasons_are_few_whatever_is_sent() -> None:
-    _, spans = feed(*[post(RECORDED, HEAD.replace(b"/v1/traces", b"/%d" % n)) for n in range(50)])
-    assert (len(spans.refused), sum(spans.refused.values())) == (9, 50)
-    assert spans.refused["other reasons"] == 42
-
-
-def test_an_exporter_that_left_is_answered_no_more() -> None:
-    class LeavingTransport(Transport):
-        def write(self, data: bytes) -> None:
-            super().write(data)
-            self.close()
-
-    connection = ExportConnection(spans := ReceivedSpans(), {})
-    connection.connection_made(transport := LeavingTransport())
-    connection.data_received(post(RECORDED) * 3)
-    assert (transport.written, len(spans.read_rows())) == (TAKEN, 12)
-
-
-def test_a_refused_export_ends_no_other() -> None:
-    transport, spans = feed(post(b"\xff" * 9) + post(RECORDED))
-    assert transport.written.endswith(TAKEN)
-    assert (len(spans.read_rows()), sum(spans.refused.values())) == (4, 1)
-
-
-@loop_over("size", [1, 5, 14, 100])
-def test_grpc_is_recognised_however_it_comes(size: int) -> None:
-    transport, spans = feed(*cut(PREFACE, size))
-    assert (transport.written, transport.closed) == (b"", True)
-    assert spans.refused == {GRPC: 1}
-    assert "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf" in GRPC
-
-
-def test_a_cut_off_export_is_not_taken() -> None:
-    whole = post(RECORDED)
-    for end in range(0, len(whole) - 1, 97):
-        transport, spans = feed(whole[:end])
-        assert (transport.written, len(spans.read_rows())) == (b"", 0)
-
-
-@pytest.mark.parametrize(("encoding", "body"), [("", b"x"), ("GZIP", gzip.compress(b"x", mtime=0))])
-def test_a_body_is_inflated(encoding: str, body: bytes) -> None:
-    assert inflate(body, encoding) == b"x"
+def test_reasons_are_few_whatever_is_sent(receiver: SpanReceiver) -> None:
+    send(receiver, *[post(RECORDED, HEAD.replace(b"/v1/traces", b"/%d" % n)) for n in range(50)])
+    assert (len(receiver.spans.refused), sum(receiver.spans.refused.values())) == (9, 50)
+    assert receiver.spans.refused["other reasons"] == 42
 
 
 def bench(base_url: str, place: Path, **more: Any) -> Result:
