@@ -76,7 +76,7 @@ VERBS = {
     ),
     "export": Verb(
         READ,
-        "How do I get a run into a table, llm-d, MLflow or W&B?",
+        "How do I get a run into a table, llm-d or InferenceX?",
         "loadgen.features.export.export_command",
     ),
     "merge": Verb(READ, "What did the shards of one plan measure together?", "loadgen.features.shards.merge"),

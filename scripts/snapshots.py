@@ -485,7 +485,7 @@ def find_places(folders: Iterable[Path]) -> dict[str, list[Path]]:
                 inner.clear()
             elif "play.py" not in names:
                 found["file"] += [
-                    Path(at) / name for name in sorted(names) if not name.endswith((".pem", ".lock"))
+                    Path(at) / name for name in sorted(names) if not name.endswith((".pem", ".lock", ".py"))
                 ]
     return {kind: sorted(those) for kind, those in found.items()}
 

@@ -192,7 +192,7 @@ def test_rows_go_to_standard_output_on_request(
 @loop_over(
     ("words", "code", "said"),
     [
-        ("", 2, "one of the arguments --jsonl --csv --parquet --format --mlflow --wandb is required"),
+        ("", 2, "one of the arguments --jsonl --csv --parquet --format is required"),
         ("--jsonl --csv", 2, "not allowed with argument"),
         ("--jsonl --quiet", 2, "unknown flag --quiet"),
         ("--jsonl --output {run}/absent/x", 2, "No such file or directory; choose another --output"),

@@ -58,7 +58,7 @@ def test_what_a_table_has_of_a_flag_is_what_the_parser_does(name: str) -> None:
 def test_the_flags_of_ours_that_a_table_names_exist(name: str) -> None:
     known = KNOWN | SEARCHES
     known |= {"--html", "--csv", "--jsonl", "--markdown", "--plot", "--alpha", "--max-loras"}
-    known |= {"--mlflow", "--wandb", "--reference-url", "--lm-eval"}
+    known |= {"--reference-url", "--lm-eval"}
     named = {word for _, _, words in FLAGS_OF[name] for word in words.replace("`", " ").split()}
     assert {word.strip(".,:;()'") for word in named if word.startswith("--")} <= known
 

@@ -1,1 +1,1 @@
-"""Export: a run in files that other programs read, and in trackers."""
+"""Export: a run in files that other programs read."""

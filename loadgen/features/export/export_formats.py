@@ -167,7 +167,7 @@ def _describe_load(run: Result) -> dict[str, Any]:
     lengths = _describe_lengths(facts, prompt, prompts)
     if not lengths:
         return {}
-    native = {"config": list_workload(facts)}
+    native = {"config": _list_workload(facts)}
     rate = facts.planned_rate_per_s
     standardized: dict[str, Any] = {
         "tool": "loadgen",
@@ -191,7 +191,7 @@ def _describe_load(run: Result) -> dict[str, Any]:
     }
 
 
-def list_workload(facts: Facts) -> dict[str, Any]:
+def _list_workload(facts: Facts) -> dict[str, Any]:
     """List the keys of a run's workload whose values are not the defaults, as strict JSON."""
     return dict(make_strict(facts.profile.model_dump(mode="json", by_alias=True, exclude_defaults=True)))
 

@@ -221,7 +221,6 @@ def test_each_format_is_a_file_of_the_run(
         ("--format llm-d --set hw=h100", "--set: of --format inferencex alone"),
         ("--format inferencex --set hw", "--set hw: write KEY=VALUE"),
         ("--format inferencex", _MISSING),
-        ("--wandb --output x", "--output: a tracker gets the run's own files"),
     ],
 )
 def test_a_format_that_cannot_be_written_leaves_nothing(
