@@ -15,8 +15,7 @@ from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_por
 from loadgen import cli
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.features.sensors import power_urls, sensor_discovery
-from loadgen.features.sensors.power_metrics import FAMILIES
-from loadgen.features.sensors.power_urls import PowerUrls
+from loadgen.features.sensors.power_urls import FAMILIES, PowerUrls
 from loadgen.host.machine_state import ClockState, MachineState
 from loadgen.host.sensor import Key, Reading
 from loadgen.run.assembly import check_options
