@@ -233,7 +233,17 @@ def test_batches_are_parts_of_the_run_by_time_of_sending() -> None:
     shown = evidence("ttft p99 < 50ms", *records)
     assert shown.batches == ((10, 0),) * 10 + ((10, 10),) * 10
     assert evidence("ttft p99 < 50ms", *records[:25]).batches == ((13, 13), (12, 12))
+    assert evidence("ttft p99 < 50ms", *records[99:108]).batches == ((9, 1),)
+    assert evidence("ttft p99 < 50ms", *records[80:105]).batches == ((13, 8), (12, 12))
     assert sum(n for n, _ in evidence("ttft p99 < 50ms", *steadily(1003)).batches) == 1003
+
+
+@loop_over(("percentile", "dispersed"), [(50, True), (80, False), (90, False), (99, False)])
+def test_waits_of_a_median_are_dispersed_as_half_of_them_are(percentile: int, dispersed: bool) -> None:
+    # Waits are 1 ms, and 2 ms late in the run; one of each ten lasts longer, all the time.
+    waits = [9 if n % 10 == 4 else 1 + (n >= 120) for n in range(200)]
+    shown = evidence(f"ttft p{percentile} < 9s", *(answer(n, [wait]) for n, wait in enumerate(waits)))
+    assert (shown.dispersion > 2) is dispersed
 
 
 def test_nothing_shows_nothing() -> None:

@@ -251,12 +251,13 @@ def decode_value(lines: Lines, i: int, fields: RowObject, key: str, decoder: msg
 def _find_twice(fields: RowObject, row: bytes) -> str:
     """Return a key that a row has twice; "" if there is none.
 
-    A row that was written by a usual writer is as long as its keys and values with one separator each; only
-    another is read again, slowly.
+    A row of a usual writer is as long as its keys and values without spaces, or is these with a space behind
+    each separator; only another is read again, slowly.
     """
-    compact, spaces = len(msgspec.json.encode(fields)), 2 * len(fields) - 1
-    length = len(row.rstrip())
-    if length == compact or (fields and length == compact + spaces):
+    text = row.rstrip()
+    if len(text) == len(msgspec.json.encode(fields)):
+        return ""
+    if text == b"{%b}" % b", ".join(msgspec.json.encode(key) + b": " + fields[key] for key in fields):
         return ""
     try:
         pairs = json.loads(row, object_pairs_hook=list)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from builders.data_files import jsonl, planned
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.base.json_lines import OpenedFile
+from loadgen.base.json_lines import Lines, OpenedFile
 from loadgen.features.data import row_kinds
 from loadgen.features.data.file_prompts import FilePrompts
 
@@ -60,6 +62,26 @@ def test_a_row_is_known_by_its_keys(row: dict[str, Any], kind: str) -> None:
 def test_a_row_of_no_kind_or_of_two_is_refused(row: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=re.escape(why)):
         row_kinds.find_kind(list(row))
+
+
+@loop_over(
+    ("row", "twice"),
+    [
+        ('{"a":1,"a":2}', "a"),
+        ('{"a": 1, "b": 2, "a": 3}', "a"),
+        ('{"a":11,"a":1,"b":1,"c":1,"d":1}', "a"),  # as long as four keys and their values with spaces
+        ('{"a": {"b": 1, "b": 2}, "\\u0062": 3}', ""),
+        ('{ "a":[1, 2] , "b":2}', ""),
+        ('{"a":1,"b":2}', ""),
+        ("{}", ""),
+    ],
+)
+def test_a_key_that_a_row_has_twice_is_named(row: str, twice: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(f"{row}\n")
+    lines = Lines.open(str(tmp_path / "a.jsonl"), "--dataset-path")
+    refusal = pytest.raises(UsageError, match=f"row 1: has the key '{twice}' twice: leave out one")
+    with refusal if twice else nullcontext():
+        assert row_kinds.read_object(lines, 0, lines[0]).keys() == json.loads(row).keys()
 
 
 def test_prompts_are_sent_in_the_files_order_with_their_lengths(tmp_path: Path) -> None:
