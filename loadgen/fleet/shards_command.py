@@ -1,4 +1,7 @@
-"""`loadgen shards`: what starts one plan's shards elsewhere: a Kubernetes Job, a Slurm script, MPI lines."""
+"""`loadgen shards`: what starts one plan's shards elsewhere: a Kubernetes Job, a Slurm script, MPI lines.
+
+The templates of docs/launching are filled, which may be filled by hand, too.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -31,17 +34,10 @@ _START_IN_S = 120
 _NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)  # stands in a script without quotes
 _POD_NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?", re.ASCII)  # with the index it names a pod
 _SIZE = re.compile(r"\d{1,6}(\.\d{1,3})?([KMGT]i|[kMGT])?", re.ASCII)
-_PLAIN = re.compile(r"[A-Za-z][\w/.-]*", re.ASCII)  # a key that YAML reads as a text
-_SIGNS = '\\"'  # that a text in double quotes cannot hold as they are
-_ESCAPED = re.compile(r"[^ !#-\[\]-~]")
-_LAST_SHORT = 0xFFFF  # of characters that four digits name
-_RUNS = "/runs"
-_ENDING_S = 90  # after SIGTERM: requests are cut, and what was measured is written
+_PLACE = re.compile("@([A-Z]+)@")
 _MEMORY = "1Gi"
-_PORTS = "1024 65535"  # the kernel's default has 28,232
 _OWN = {"--shard": "shard", "--start-at": "start_at", "--run-dir": "run_dir"}  # what is added for each shard
 PROCESSES = 2  # of one worker: one captures, one decodes
-_AUTO = ("--shard auto", '--start-at "$start"')
 
 
 def shards_parser() -> argparse.ArgumentParser:
@@ -105,165 +101,76 @@ def main(argv: Sequence[str], clocks: Clock = SYSTEM_CLOCK) -> int:
 
 
 def _make_text(asked: argparse.Namespace, plan: LaunchPlan, clocks: Clock) -> str:
-    of_job = {name: getattr(asked, name) for name in ("image", "claim", "namespace", "secret", "memory")}
-    given = {name: value for name, value in of_job.items() if value is not None}
+    """Fill the template of a launcher; raises UsageError for what it cannot hold."""
+    texts = {
+        "SHARDS": str(plan.shards),
+        "CPUS": str(plan.cpus),
+        "NAME": asked.name,
+        "AHEAD": str(asked.start_in),
+        "COMMAND": shlex.join(plan.words),
+    }
     if asked.k8s:
-        if asked.image is None:
-            raise UsageError("--k8s needs --image, a container image that has loadgen")
-        if asked.claim is None:
-            raise UsageError(
-                "--k8s needs --claim, a PersistentVolumeClaim for the run directories: what a pod keeps to "
-                "itself is gone with it"
-            )
         start_s = clocks.wall_ns() // SECOND_NS + asked.start_in
-        job = KubernetesJob(name=asked.name, **given)
-        return job.render_yaml(plan, start_s, str(PlannedStart(start_s * SECOND_NS)))
-    if given:
-        raise UsageError(f"--{next(iter(given))} goes with --k8s")
+        return _fill("kubernetes.yaml", texts | _describe_job(asked, plan, start_s))
+    of_job = {name: getattr(asked, name) for name in ("image", "claim", "namespace", "secret", "memory")}
+    if given := [name for name, value in of_job.items() if value is not None]:
+        raise UsageError(f"--{given[0]} goes with --k8s")
     if not _NAME.fullmatch(asked.name):
         raise UsageError(
             f"--name {quote_value(asked.name)}: give letters, digits, '.', '_' and '-', 100 at most"
         )
-    write = render_slurm_script if asked.slurm else render_mpi_lines
-    return write(plan, asked.name, asked.start_in)
+    return _fill("slurm.sh" if asked.slurm else "mpi.sh", texts)
 
 
-class KubernetesJob(msgspec.Struct, frozen=True):
-    """The parts of a manifest that are not of the load; `claim` is a volume that outlives the pods."""
+def _describe_job(asked: argparse.Namespace, plan: LaunchPlan, start_s: int) -> dict[str, str]:
+    """Return what a Job has, in YAML, whose shards all begin at `start_s`, seconds since 1970.
 
-    image: str
-    claim: str
-    name: str = "loadgen"
-    namespace: str | None = None
-    secret: str | None = None  # NAME/KEY of the API key
-    memory: str = _MEMORY
-
-    def __post_init__(self) -> None:
-        """Raise UsageError for a name, a size of memory or a secret that Kubernetes would refuse."""
-        for flag, name in (("--name", self.name), ("--claim", self.claim)):
-            if not _POD_NAME.fullmatch(name):
-                raise UsageError(f"{flag} {name}: give lower-case letters, digits and -, 52 at most")
-        if not _SIZE.fullmatch(self.memory):
-            raise UsageError(f"--memory {self.memory}: give bytes, or a size as 512Mi or 2Gi")
-        if self.secret is not None and self.secret.count("/") != 1:
-            raise UsageError(f"--secret {self.secret}: give NAME/KEY, of a Secret that holds the API key")
-
-    def make_manifest(self, plan: LaunchPlan, start_s: int) -> dict[str, Any]:
-        """Return the Job as a table of Kubernetes' API; all shards begin at `start_s`, seconds since 1970."""
-        labels = {"app.kubernetes.io/name": "loadgen", "app.kubernetes.io/instance": self.name}
-        place = {} if self.namespace is None else {"namespace": self.namespace}
-        return {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {"name": self.name, **place, "labels": labels},
-            "spec": {
-                "completions": plan.shards,
-                "parallelism": plan.shards,
-                "completionMode": "Indexed",
-                # A shard that failed is not started again: the others have begun, and go on.
-                "backoffLimitPerIndex": 0,
-                "maxFailedIndexes": plan.shards,
-                "template": {
-                    "metadata": {"labels": labels},
-                    "spec": {
-                        "restartPolicy": "Never",
-                        "terminationGracePeriodSeconds": _ENDING_S,
-                        "automountServiceAccountToken": False,
-                        "securityContext": {
-                            "sysctls": [{"name": "net.ipv4.ip_local_port_range", "value": _PORTS}],
-                            "seccompProfile": {"type": "RuntimeDefault"},
-                        },
-                        "topologySpreadConstraints": [
-                            {
-                                "maxSkew": 1,
-                                "topologyKey": "kubernetes.io/hostname",
-                                "whenUnsatisfiable": "ScheduleAnyway",
-                                "labelSelector": {"matchLabels": labels},
-                            }
-                        ],
-                        "containers": [self._make_container(plan, start_s)],
-                        "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": self.claim}}],
-                    },
-                },
-            },
-        }
-
-    def name_directory(self, start_s: int) -> str:
-        """Return the name, NAME-SECONDS, of the volume's directory for the shards' run directories."""
-        return f"{self.name}-{start_s}"
-
-    def _make_container(self, plan: LaunchPlan, start_s: int) -> dict[str, Any]:
-        """Return the shard's container as a table: its command, key, resources and volume."""
-        asked = {"cpu": str(plan.cpus), "memory": self.memory}
-        words = plan.list_words(
-            *("--shard", f"auto/{plan.shards}", "--start-at", str(start_s)),
-            *("--run-dir", f"{_RUNS}/{self.name_directory(start_s)}", "--quiet"),
-        )
-        name, _, key = (self.secret or "").partition("/")
-        variable = {"name": "OPENAI_API_KEY", "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
-        return {
-            "name": "shard",
-            "image": self.image,
-            "command": [word.replace("$", "$$") for word in words],  # $(NAME) would be a variable
-            **({"env": [variable]} if self.secret else {}),
-            # No limit on CPU: one that is reached stops the client for a while, in the middle of its times.
-            "resources": {"requests": asked, "limits": {"memory": self.memory}},
-            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-            "volumeMounts": [{"name": "runs", "mountPath": _RUNS}],
-        }
-
-    def render_yaml(self, plan: LaunchPlan, start_s: int, start: str) -> str:
-        """Return the manifest in YAML after comments for its reader; `start` is `start_s` in words."""
-        directory = self.name_directory(start_s)
-        remarks = (
-            f"{plan.shards} shards of one plan, which begin together at {start}: apply this at once.",
-            "A shard that is not ready by then measures nothing, and its log says so.",
-            f"The claim {self.claim} takes the run directories in {directory}/; on several nodes it must be",
-            "ReadWriteMany. Where it is mounted afterwards:",
-            f"  loadgen merge {directory}/*-shard-*",
-            "A pod has its own addresses and ports; its limit on open files is the container runtime's",
-            "(`ulimit -n` there): each request under way needs one.",
-            "Kubernetes 1.29 or newer: a shard that failed leaves the others running (backoffLimitPerIndex).",
-        )
-        heading = "".join(f"# {line}\n" for line in remarks)
-        return heading + "".join(
-            f"{line}\n" for line in _render_yaml_lines(self.make_manifest(plan, start_s))
-        )
-
-
-def _render_yaml_lines(value: Mapping[str, Any] | Sequence[Any], indent: str = "") -> Iterator[str]:
-    """Yield a table or a list as lines of YAML; every text that is not a plain key is quoted."""
-    rows: list[tuple[str, Any]] = (
-        [(f"{key if _PLAIN.fullmatch(key) else _quote(key)}:", of) for key, of in value.items()]
-        if isinstance(value, Mapping)
-        else [("-", of) for of in value]
-    )
-    for head, of in rows:
-        if not isinstance(of, Mapping | list) or not of:
-            yield f"{indent}{head} {_quote(of) if isinstance(of, str) else json.dumps(of)}"
-        elif head == "-":
-            first, *rest = _render_yaml_lines(of, f"{indent}  ")
-            yield f"{indent}- {first.lstrip()}"
-            yield from rest
-        else:
-            yield f"{indent}{head}"
-            yield from _render_yaml_lines(of, f"{indent}  ")
-
-
-def _quote(text: str) -> str:
-    """Return a text in YAML's double quotes; what is not printable ASCII is escaped by its number."""
-    return f'"{_ESCAPED.sub(_escape, text)}"'
-
-
-def _escape(match: re.Match[str]) -> str:
-    """Return the matched sign after a backslash if it is a quote or one, else its number as \\u or \\U.
-
-    One number even above U+FFFF, since YAML refuses two surrogates.
+    Raises UsageError for a name, a size of memory or a secret that Kubernetes would refuse.
     """
-    sign, number = match[0], ord(match[0])
-    if sign in _SIGNS:
-        return f"\\{sign}"
-    return f"\\u{number:04x}" if number <= _LAST_SHORT else f"\\U{number:08x}"
+    if asked.image is None:
+        raise UsageError("--k8s needs --image, a container image that has loadgen")
+    if asked.claim is None:
+        raise UsageError(
+            "--k8s needs --claim, a PersistentVolumeClaim for the run directories: what a pod keeps to "
+            "itself is gone with it"
+        )
+    for flag, name in (("--name", asked.name), ("--claim", asked.claim)):
+        if not _POD_NAME.fullmatch(name):
+            raise UsageError(f"{flag} {name}: give lower-case letters, digits and -, 52 at most")
+    if asked.memory is not None and not _SIZE.fullmatch(asked.memory):
+        raise UsageError(f"--memory {asked.memory}: give bytes, or a size as 512Mi or 2Gi")
+    secret, slash, key = (asked.secret or "").partition("/")
+    if asked.secret is not None and (not slash or "/" in key):
+        raise UsageError(f"--secret {asked.secret}: give NAME/KEY, of a Secret that holds the API key")
+    directory = f"{asked.name}-{start_s}"
+    shard = ("--shard", f"auto/{plan.shards}", "--start-at", str(start_s))
+    words = [*plan.words, *shard, "--run-dir", f"/runs/{directory}", "--quiet"]
+    texts = {
+        "NAME": _quote(asked.name),
+        "IMAGE": _quote(asked.image),
+        "CLAIM": _quote(asked.claim),
+        "MEMORY": _quote(asked.memory or _MEMORY),
+        "INSTANT": str(PlannedStart(start_s * SECOND_NS)),
+        "DIRECTORY": directory,
+        "COMMAND": _quote([word.replace("$", "$$") for word in words]),
+    }
+    texts |= {"NAMESPACE": _quote(asked.namespace)} if asked.namespace is not None else {}
+    return texts | ({"SECRET": _quote(secret), "KEY": _quote(key)} if asked.secret is not None else {})
+
+
+def _quote(value: str | Sequence[str]) -> str:
+    """Return a text or a list of texts as JSON that is YAML too: printable ASCII, without surrogates."""
+    return re.sub("[^ -~]", lambda sign: f"\\U{ord(sign[0]):08x}", json.dumps(value, ensure_ascii=False))
+
+
+def _fill(name: str, texts: Mapping[str, str]) -> str:
+    """Fill the places of a template, as @NAME@; a line with one that has no text is left out."""
+    package = Path(__file__).parents[1]
+    inside = package / "launching"
+    template = (inside if inside.is_dir() else package.parent / "docs/launching") / name
+    lines = template.read_text("utf-8").splitlines(keepends=True)
+    kept = (line for line in lines if texts.keys() >= set(_PLACE.findall(line)))
+    return _PLACE.sub(lambda place: texts[place[1]], "".join(kept))
 
 
 class LaunchPlan(msgspec.Struct, frozen=True):
@@ -280,13 +187,10 @@ class LaunchPlan(msgspec.Struct, frozen=True):
         """The CPUs that a shard keeps busy at most: two per worker."""
         return PROCESSES * self.workers
 
-    def list_words(self, *added: str) -> list[str]:
-        """Return the words of `loadgen bench` with the flags, and with what is `added`."""
-        return ["loadgen", "bench", *self.flags, *added]
-
-    def render_line(self, *added: str) -> str:
-        """Return the command quoted for a shell; what is `added` follows unquoted."""
-        return " ".join([shlex.join(self.list_words()), *added])
+    @property
+    def words(self) -> list[str]:
+        """The command without what each shard is given for itself."""
+        return ["loadgen", "bench", *self.flags]
 
 
 def plan_launch(shards: int, flags: Sequence[str]) -> LaunchPlan:
@@ -326,32 +230,6 @@ def _check(options: Options, shards: int) -> None:
     most = workload.max_concurrency
     if most is not None and shards > most:
         raise UsageError(f"--shards {shards}: --max-concurrency {most} has slots for no more than {most}")
-
-
-def render_slurm_script(plan: LaunchPlan, name: str, start_in_s: int) -> str:
-    """Return a script for sbatch, in which all shards start `start_in_s` seconds after the job begins."""
-    command = plan.render_line(*_AUTO, '--run-dir "$runs"', "--quiet")
-    return f"""#!/bin/bash
-#SBATCH --job-name={name}
-#SBATCH --ntasks={plan.shards}
-#SBATCH --cpus-per-task={plan.cpus}
-#SBATCH --distribution=cyclic
-# The run directories come to lie in the directory from which this is submitted: all nodes must have it.
-runs={name}-$SLURM_JOB_ID
-start=$(( $(date +%s) + {start_in_s} ))
-# A shard that fails leaves the others running.
-srun --kill-on-bad-exit=0 --cpus-per-task={plan.cpus} {command}
-loadgen merge --output "$runs/merged" "$runs"/*-shard-*
-"""
-
-
-def render_mpi_lines(plan: LaunchPlan, name: str, start_in_s: int) -> str:
-    """Return lines for a shell that start the shards as ranks of mpirun, and merge their runs."""
-    command = plan.render_line(*_AUTO, '--run-dir "$runs"', "--quiet")
-    return f"""start=$(( $(date +%s) + {start_in_s} )); runs={name}-$start
-mpirun -n {plan.shards} {command}
-loadgen merge --output "$runs/merged" "$runs"/*-shard-*
-"""
 
 
 def _list_secret_flags(words: Sequence[str], options: Options) -> list[str]:

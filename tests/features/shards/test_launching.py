@@ -172,7 +172,7 @@ def test_any_text_of_a_flag_is_read_from_the_manifest_as_given(
 def test_a_manifest_is_ascii_and_has_no_surrogates(capsys: pytest.CaptureFixture[str]) -> None:
     manifest_text = printed(JOB, f"{FLAGS} --label 'x 😀 é'", capsys)
     assert manifest_text.isascii()
-    assert '"x \\U0001f600 \\u00e9"' in manifest_text
+    assert '"x \\U0001f600 \\U000000e9"' in manifest_text
 
 
 WAYS = [JOB, "--slurm --shards 2", "--mpi --shards 2"]
