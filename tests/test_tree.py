@@ -299,20 +299,22 @@ def test_the_docs_are_there() -> None:
 
 @of_each(CODE)
 def test_nothing_that_comes_from_outside_is_run(source: Source) -> Iterator[str]:
-    """No pickle, no eval or exec, no shell."""
-    yield from sorted(
-        source.imports & {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml"}
-    )
+    """No pickle, no eval or exec, no shell, no YAML that makes objects."""
+    yield from sorted(source.imports & {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"})
     for node in source.nodes:
         if isinstance(node, ast.Call) and runs_text(node):
             yield f"line {node.lineno}: {ast.unparse(node)}"
+
+
+_UNSAFE_YAML = ("yaml.load", "yaml.full_load", "yaml.unsafe_load")
 
 
 def runs_text(node: ast.Call) -> bool:
     """Whether a call evaluates its text, by Python or a shell, or lets a file be evaluated."""
     if isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec", "compile", "__import__"):
         return True
-    if ast.unparse(node.func) in ("os.system", "os.popen", "subprocess.getoutput"):
+    called = ast.unparse(node.func)
+    if called in ("os.system", "os.popen", "subprocess.getoutput") or called.startswith(_UNSAFE_YAML):
         return True
     allowed = {word.arg for word in node.keywords if ast.unparse(word.value) == "True"}
     return bool(allowed & {"shell", "allow_pickle"})
@@ -407,6 +409,7 @@ REFUSED = [
     ("test_no_path_of_somebodys_machine_is_in_code", f"a = 1\nb = '/{'root'}/x'"),
     ("test_nothing_that_comes_from_outside_is_run", "import pickle"),
     ("test_nothing_that_comes_from_outside_is_run", "eval(text)"),
+    ("test_nothing_that_comes_from_outside_is_run", "yaml.load_all(text, Loader)"),
     ("test_nothing_that_comes_from_outside_is_run", "run(text, shell=True)"),
     ("test_files_are_written_in_one_place_which_follows_no_link", "path.write_text(text)"),
 ]

@@ -30,7 +30,7 @@ from loadgen.study.importers.json_fields import (
     read_reported_number,
     read_word,
 )
-from loadgen.study.importers.pasted import numbers, pasted_pages
+from loadgen.study.importers.pasted import numbers, page_reader
 from loadgen.study.run_summary import Reported, shorten_name
 
 _NAME = "guidellm"
@@ -256,7 +256,7 @@ def read_report(text: str, path: Path) -> list[Reported]:
     """
     if not any(mark.decode() in text for mark in PRINTED_MARKS):
         return []
-    reports = [*_split_reports(pasted_pages.split_lines(pasted_pages.strip_colours(text)))]
+    reports = [*_split_reports(page_reader.split_lines(text))]
     json_fields.check_results(path, sum(len(tables[0][1]) for _, tables in reports))
     return [
         replace(run, unread={**run.unread, **({"report": str(index)} if len(reports) > 1 else {})})

@@ -15,7 +15,7 @@ from loadgen.base.untrusted import read_mapping
 from loadgen.report.load_identity import Load
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.json_fields import ClientFormat, find_value, read_count
-from loadgen.study.importers.pasted import pasted_pages
+from loadgen.study.importers.pasted import page_reader
 from loadgen.study.run_summary import Reported
 
 _K6, _OHA = "k6", "oha"
@@ -138,7 +138,7 @@ def read_report(text: str, path: Path) -> list[Reported]:
     """Read the summary that k6 or oha printed in a text, the first of each; [] of any other text."""
     if not any(mark.decode() in text for mark in PRINTED_MARKS):
         return []
-    lines = [*pasted_pages.split_lines(pasted_pages.strip_colours(text))]
+    lines = [*page_reader.split_lines(text)]
     found = ((K6, _list_k6(lines)), (OHA, _list_oha(lines)))
     return [
         run

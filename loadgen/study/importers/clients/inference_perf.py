@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import read_figure
+from loadgen.base.text import describe_install
 from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.figures.figure_table import figures_named_by
 from loadgen.report.load_identity import Load
@@ -28,97 +28,6 @@ from loadgen.study.importers.json_fields import (
     read_word,
 )
 from loadgen.study.run_summary import Reported, describe_simulation, find_unnamed_preset, shorten_name
-
-_KEY = re.compile(
-    r"""(?:'([^']{1,300})'|"([^"]{1,300})"|"""  # a key in quotes
-    r"""([^\s'"\#\[{&*!|>%@`-][^:\n]{0,300}?|-[^\s:][^:\n]{0,300}?)"""  # or a plain one: --port too
-    r"""):(?:\ +(.*))?"""
-)
-_MOST_LINES, _DEEPEST = 200_000, 40
-_WORDS: dict[str, Any] = {
-    "": None, "~": None, "null": None, "true": True, "false": False, ".inf": math.inf, "-.inf": -math.inf,
-    ".nan": math.nan, "{}": {}, "[]": [],
-}  # fmt: skip
-Line = tuple[int, str]  # its indentation, and the rest
-
-
-def parse_block(text: str) -> Any:
-    """Parse a text of block YAML to mappings, lists and scalars; a folded line's continuation is left out.
-
-    Raises UsageError of over 200,000 lines, and of more than 40 levels.
-    """
-    lines = [
-        (len(line) - len(line.lstrip(" ")), line.strip())
-        for line in text.splitlines()
-        if line.strip() and not line.lstrip().startswith(("#", "---", "..."))
-    ]
-    if len(lines) > _MOST_LINES:
-        raise UsageError(f"has more than {_MOST_LINES} lines: give it in parts")
-    return _parse(lines, 0, lines[0][0], 0)[0] if lines else None
-
-
-def _parse(lines: list[Line], at: int, indent: int, depth: int) -> tuple[Any, int]:
-    """Parse what begins at a line and has at least this indentation, and return it with the next line."""
-    if depth > _DEEPEST:
-        raise UsageError(f"has more than {_DEEPEST} levels")
-    if _is_item(lines[at][1]):
-        return _parse_list(lines, at, indent, depth)
-    found: dict[str, Any] = {}
-    while at < len(lines) and lines[at][0] >= indent:
-        here, content = lines[at]
-        matched = _KEY.fullmatch(content)
-        at += 1
-        if here > indent or matched is None:
-            if here == indent and _is_item(content):
-                return found, at - 1
-            continue
-        key, value = next(filter(None, matched.groups()[:3]), ""), (matched[4] or "").strip()
-        following = lines[at] if at < len(lines) else (-1, "")
-        below = following[0] > indent or (following[0] == indent and _is_item(following[1]))
-        if not value and below:
-            found[key], at = _parse(lines, at, lines[at][0], depth + 1)
-        else:
-            found[key] = _read_scalar(value)
-    return found, at
-
-
-def _parse_list(lines: list[Line], at: int, indent: int, depth: int) -> tuple[list[Any], int]:
-    """Parse the items of a list, each of which may be a mapping that begins behind its dash."""
-    items: list[Any] = []
-    while at < len(lines) and lines[at][0] == indent and _is_item(lines[at][1]):
-        content = lines[at][1][1:]
-        inner = indent + 1 + len(content) - len(content.lstrip(" "))
-        content = content.strip()
-        if content and not _is_item(content) and _KEY.fullmatch(content) is None:
-            items.append(_read_scalar(content))
-            at += 1
-        elif content:
-            lines[at] = (inner, content)
-            item, at = _parse(lines, at, inner, depth + 1)
-            items.append(item)
-        else:
-            at += 1
-            items.append(None)
-        while at < len(lines) and lines[at][0] > indent:
-            at += 1
-    return items, at
-
-
-def _is_item(content: str) -> bool:
-    return content == "-" or content.startswith("- ")
-
-
-def _read_scalar(text: str) -> Any:
-    if text in _WORDS:
-        return _WORDS[text]
-    if text[:1] in "'\"":
-        return text[1:-1] if text[-1:] == text[:1] else text[1:]
-    try:
-        number = json.loads(text, parse_int=json_fields.parse_whole)
-    except ValueError:
-        return text
-    return number if isinstance(number, int | float) else text
-
 
 _NAME, _LLM_D = "inference-perf", "llm-d"
 _SUMMARY, _STAGES = "summary_lifecycle_metrics.json", "stage_*_lifecycle_metrics.json"
@@ -330,17 +239,25 @@ LLM_D = ClientFormat(
     _read_llm_d,
 )
 _YAML = re.compile(r"^[ -]{0,20}(?:request_performance|requests_per_sec):", re.MULTILINE)
+_MOST_YAML = 1 << 20  # characters
 
 
 def read_yaml(text: str, path: Path) -> list[Reported]:
     """Read the Benchmark Reports of a YAML file, one or a list; [] of any other text."""
     if _YAML.search(text) is None:
         return []
+    if len(text) > _MOST_YAML:
+        raise UsageError(f"{path} has more than {_MOST_YAML >> 20} MiB of YAML: give it in parts, or as JSON")
     try:
-        parsed = parse_block(text)
-    except UsageError as error:
-        raise UsageError(f"{path} {error}") from None
-    reports = [read_mapping(each) for each in (parsed if isinstance(parsed, list) else [parsed])]
+        import yaml  # an extra
+    except ImportError:
+        needed = describe_install("compare")
+        raise UsageError(f"{path} is YAML, which needs the compare extra: {needed}") from None
+    try:
+        documents = [*yaml.safe_load_all(text)]
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    reports = [read_mapping(each) for document in documents for each in read_list(document) or [document]]
     json_fields.check_results(path, len(reports))
     return [
         replace(run, unread=labels.read_labels(report, run.figures))

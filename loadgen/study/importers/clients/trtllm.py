@@ -12,7 +12,7 @@ from loadgen.base.text import list_first
 from loadgen.figures.figure_table import figures_named_by
 from loadgen.report.load_identity import Load
 from loadgen.study.importers import json_fields
-from loadgen.study.importers.pasted import pasted_pages, pasted_tables
+from loadgen.study.importers.pasted import page_reader, pasted_tables
 from loadgen.study.run_summary import Reported, join_quantization, shorten_name
 
 CLIENT = "trtllm-bench"
@@ -57,7 +57,7 @@ def _split_runs(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """
     facts: dict[str, Any] = {}
     begun = 1
-    for number, line in enumerate(pasted_pages.split_lines(pasted_pages.strip_colours(text)), 1):
+    for number, line in enumerate(page_reader.split_lines(text), 1):
         opens = line.strip().startswith(_BEGINS)
         if (opens or line.strip() == MARK) and "output_throughput" in facts:
             yield begun, facts

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from loadgen.base.errors import UsageError
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.pasted import pasted_blocks, pasted_tables, row_figures, upright_grids
-from loadgen.study.importers.pasted.grids import Grid, Row
+from loadgen.study.importers.pasted.drawn_tables import Grid, Row
 from loadgen.study.importers.pasted.numbers import parse_whole
 from loadgen.study.importers.pasted.pasted_tables import (
     SPEEDS,

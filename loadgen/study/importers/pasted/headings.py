@@ -12,29 +12,11 @@ import msgspec
 
 from loadgen.features.roofline import models
 from loadgen.study import labels
-from loadgen.study.importers.pasted import pasted_blocks
-from loadgen.study.importers.pasted.pasted_blocks import HEADER, RULE
 from loadgen.study.run_summary import shorten_name
 
-# For lines stripped at their end; none of them matches a run of blanks twice, since pages are untrusted.
-_FENCE = re.compile(r"\s*+(?:>\s*+)*+(?:[-*+]\s++)?(`{3,}|~{3,})\s*+([^`]*)$")
-_ATX = re.compile(r"\s{0,3}(?:>\s*+)*+(#{1,6})\s++(\S.*)$")
-_BOLD = re.compile(r"\s*+(?:>\s*+)*+(\*\*|__)(?=\S)(.+)(?<=\S)\1$")
-_ITEM = re.compile(r"\s*+(?:>\s*+)*+(?:(?:[-*+]|\d{1,3}[.)])\s++|<li>)(\S.*)$")
-_HTML = re.compile(
-    r"\s*+(?:<(?:p|div|li|span)\b[^<>]*+>\s*+){0,3}<(h[1-6]|b|strong|summary|caption|figcaption|dt)\b[^<>]*+>"
-    r"(.*?)</\1>\s*+:?\s*+(?:<br\s*+/?>\s*+|</(?:p|div|li|span|summary|figure)>\s*+){0,3}$",
-    re.IGNORECASE,
-)
-_QUOTE = re.compile(r"\s*+(?:>\s*+)*+")
-_PARAGRAPH = re.compile(r"\s*+<p\b[^<>]*+>(.*)</p>\s*+$", re.IGNORECASE)
-_UNDERLINE = re.compile(r"\s{0,3}([=\-~^\"])\1{2,}\s*+$")
 _LINK = re.compile(r"!?\[([^\[\]]*)\]\([^)]{0,300}\)")
 _TAG = re.compile(r"<[^<>]+>")
-_MARKS = frozenset("#*_<>`~-+0123456789")  # what a heading, an item or a fence begins with
-_LONGEST = 1000  # characters of a line that is a heading, an item or a fence
-_UNDERLINES = '=-~^"'  # in the order of their levels, as most pages have them
-_BOLD_LEVEL, _ITEM_LEVEL, _LINE_LEVEL = 20, 30, 2000
+BOLD_LEVEL, ITEM_LEVEL, _LINE_LEVEL = 20, 30, 2000
 # Of a line that is no heading by its marks and may be one by its words.
 _SPEAKING = re.compile(r"\d[bm]\b|high|low|phi-|deepseek|glm-", re.IGNORECASE)
 _LONGEST_PLAIN, _LONGEST_LOAD = 120, 40
@@ -47,18 +29,15 @@ class Kind(Enum):
     HEADING = auto()
     ITEM = auto()  # of a list
     LINE = auto()  # alone, with no mark of a heading, and nothing in it but a checkpoint and a load
-    FENCE = auto()
 
 
 class PageLine(msgspec.Struct, frozen=True):
     """One line of a page: `level` is a heading's depth, 1 the outermost."""
 
-    number: int  # counted from 1
     text: str
     kind: Kind = Kind.TEXT
     level: int = 0
     name: str = ""  # of a heading or an item, without its marks
-    underlined: bool = False
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -125,93 +104,17 @@ class Outline:
         return ", ".join(loads)
 
 
-def read_lines(text: Sequence[str]) -> Iterator[PageLine]:
-    """Yield every line of a page with its kind; a fence has no headings, for # begins a comment there."""
-    fence = skip = False
-    before = ""
-    for number, (raw, following) in enumerate(zip(text, [*text[1:], ""], strict=True), 1):
-        above, before = before, raw
-        if not raw:
-            skip = False
-            yield PageLine(number, raw)
-            continue
-        bare = raw.strip()
-        if skip or len(raw) > _LONGEST:
-            skip = False
-            yield PageLine(number, raw)
-        elif not (bare[:1] in _MARKS or _UNDERLINE.match(following)):
-            yield PageLine(number, raw) if fence else _read_plain(number, raw, above, following)
-        elif (fence_mark := _FENCE.match(raw.rstrip())) is not None:
-            opens = not fence or fence_mark[2].strip() != ""  # a fence with a language opens one
-            fence = opens and _is_closed(text, number)
-            yield PageLine(number, raw, Kind.FENCE)
-        elif fence:
-            yield PageLine(number, raw)
-        else:
-            heading = _read_marked(number, raw, following)
-            skip = heading is not None and heading.underlined
-            yield heading or _read_plain(number, raw, above, following)
+def read_plain_line(text: str) -> PageLine:
+    """Read a paragraph of one line: text, unless there is nothing in it but a checkpoint's name or a load."""
+    if len(text) <= _LONGEST_PLAIN and _SPEAKING.search(text) is not None:
+        name = strip_marks(text)
+        if parse_title(name).exact:
+            return PageLine(text, Kind.LINE, _LINE_LEVEL, name)
+    return PageLine(text)
 
 
-def _is_closed(text: Sequence[str], begin: int) -> bool:
-    """Whether a fence that was opened is closed again; one that a block was cut off in is not."""
-    cut = False
-    for at in range(begin, len(text)):
-        if (mark := _FENCE.match(text[at][:_LONGEST].rstrip())) is not None:
-            return not mark[2].strip()
-        cut = (cut or HEADER.search(text[at]) is not None) and RULE.search(text[at]) is None
-        if cut and (mark := _ATX.match(text[at].rstrip())) is not None and len(mark[1]) > 1:
-            return False
-    return False
-
-
-def _read_marked(number: int, raw: str, following: str) -> PageLine | None:
-    bare = raw.rstrip()
-    if (match := _ATX.match(bare)) is not None:
-        name = _strip_marks(match[2].rstrip("#").rstrip() or match[2])
-        return PageLine(number, raw, Kind.HEADING, len(match[1]), name)
-    if (match := _HTML.match(bare)) is not None:
-        level = int(match[1][1]) if match[1][1:].isdigit() else _BOLD_LEVEL
-        return PageLine(number, raw, Kind.HEADING, level, _strip_marks(match[2]))
-    if (match := _BOLD.match(bare.removesuffix(":").rstrip())) is not None:
-        return PageLine(number, raw, Kind.HEADING, _BOLD_LEVEL, _strip_marks(match[2]))
-    under = _UNDERLINE.match(following)
-    if under is not None and _is_title(raw):
-        level = 1 + _UNDERLINES.index(under[1])
-        return PageLine(number, raw, Kind.HEADING, level, _strip_marks(raw), underlined=True)
-    if (match := _ITEM.match(bare)) is not None:
-        indent = len(raw) - len(raw.lstrip())
-        return PageLine(number, raw, Kind.ITEM, _ITEM_LEVEL + indent, _strip_marks(match[1]))
-    return None
-
-
-def _read_plain(number: int, raw: str, above: str, following: str) -> PageLine:
-    """Read a line without marks: text, unless it is alone and is a checkpoint's name, a load, or both."""
-    if len(raw) > _LONGEST_PLAIN or _SPEAKING.search(raw) is None:
-        return PageLine(number, raw)
-    paragraph = _PARAGRAPH.match(raw)
-    alone = paragraph is not None or not (_strip_quote(above) and _FENCE.match(above) is None)
-    begins = HEADER.search(following) is not None or _FENCE.match(following[:_LONGEST].rstrip()) is not None
-    follows = paragraph is not None or not _strip_quote(following) or begins
-    name = _strip_marks(paragraph[1] if paragraph is not None else _strip_quote(raw))
-    if alone and follows and parse_title(name).exact:
-        return PageLine(number, raw, Kind.LINE, _LINE_LEVEL, name)
-    return PageLine(number, raw)
-
-
-def _strip_quote(line: str) -> str:
-    mark = _QUOTE.match(line[:_LONGEST])
-    return line[mark.end() :].strip() if mark is not None else line.strip()
-
-
-def _is_title(raw: str) -> bool:
-    """Whether a line is text that the next one underlines, and no rule or row itself."""
-    plain = raw.strip()
-    fits = len(plain) <= _LONGEST_PLAIN and plain[:1] != "|" and re.search(r"\w", plain) is not None
-    return fits and HEADER.search(plain) is None and pasted_blocks.find_key(plain.partition(":")[0]) is None
-
-
-def _strip_marks(marked: str) -> str:
+def strip_marks(marked: str) -> str:
+    """Return a title without the marks of links, tags and emphasis, and without a colon at its end."""
     text = _TAG.sub("", _LINK.sub(r"\1", marked))
     return re.sub(r"(\*\*|__|``?|(?<!\w)[*_]|[*_](?!\w))", "", text).strip().rstrip(":").strip()
 
@@ -226,7 +129,7 @@ def _is_end(own: PageLine, above: Title, line: PageLine, title: Title) -> bool:
     if own.level < line.level:
         return False
     names, named = _is_name(line, title), _is_name(own, above)
-    if own.level >= _BOLD_LEVEL:
+    if own.level >= BOLD_LEVEL:
         return names is named
     return names or not above.model
 

@@ -4,50 +4,44 @@ from __future__ import annotations
 
 import html
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
+from loadgen.base import secrecy
+from loadgen.base.errors import UsageError
+from loadgen.base.text import cut_end
 from loadgen.report.load_identity import Load
 from loadgen.study import labels
 from loadgen.study.importers import json_fields
-from loadgen.study.importers.pasted import headings, pasted_blocks, surroundings
-from loadgen.study.importers.pasted.headings import Kind, Outline, Subject
+from loadgen.study.importers.pasted import headings, pasted_blocks
+from loadgen.study.importers.pasted.headings import Kind, Outline, PageLine, Subject
+from loadgen.study.importers.pasted.page_reader import PastedBlock, read_parts
 from loadgen.study.importers.pasted.pasted_blocks import LAST_LINE
-from loadgen.study.importers.pasted.surroundings import Surroundings
 from loadgen.study.run_summary import Reported, describe_simulation, find_unnamed_preset, shorten_name
 
 PAGE = "page"
-_COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))")
 _TAG = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
-_ELEMENT = re.compile(
-    r"(?=<(?:h[1-6]|p|div|pre|li|tr|table|section|article|summary|details|figcaption|t[dh])\b)|(?<=</h[1-6]>)"
-    r"|(?<==)(?=[^=]{1,200}?={3,}\s*Serving Benchmark Result)",
-    re.IGNORECASE,
-)
-_OPEN_HEADING = re.compile(r"\s*+<h[1-6]\b[^<>]{0,300}>(?:(?!</h[1-6]>).){0,300}+", re.IGNORECASE)
 # What a report of ours has above its block, and below it.
 _SIMULATED = re.compile(r"[\s>#*]{0,20}SIMULATED\b(?:.{0,100}?with the timing of ([\w./-]{1,60}))?")
 _SERVER = re.compile(r"[\s>#*]{0,20}server: ([^,]{1,60}), model (\S{1,200}?),(?:\s|$)")
 _VERDICT = re.compile(r"[\s>#*]{0,20}verdict: (SIMULATED, )?(VALID|SUSPECT|INVALID)\b")
-_MOST_LINES = 5  # of a heading
-_COMMENT = re.compile(r"\s*(#+|//+|--+|;+|%+|\*|!+|'|REM)\s+")
-_MOST_INDENT = 80  # characters before a block's first line, with the sign of a comment in them
 _REFERENCE = re.compile(r"&#[xX]?[0-9a-fA-F]{8,}+;?")  # no character has such a number
 _ENGINES = {"sglang": "SGLang", "vllm": "vLLM", "lmdeploy": "LMDeploy", "trt": "TensorRT-LLM"}
 
 
 @dataclass
 class _Pasted:
-    line: int
+    block: PastedBlock
     subject: Subject
     asked: dict[str, str]
     around: Surroundings
-    lines: list[str] = field(default_factory=list)
-    closed: bool = False
     # As a report of ours has it, above the block or below.
     simulated: str = ""
     engine: str = ""
@@ -60,81 +54,50 @@ def read_page(page: str, path: Path) -> list[Reported]:
     Raises UsageError of over 10,000 blocks.
     """
     json_fields.check_results(path, len(pasted_blocks.HEADER.findall(page)))
-    below = list[str]()
-    found = [*_find_blocks(page, below)]  # the last lines may be of all
-    unread = surroundings.describe_surroundings([pasted.around for pasted in found], below)
+    try:
+        found, below = _find_blocks(page)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+    unread = describe_surroundings([pasted.around for pasted in found], below)
     return [_make_run(*each, path) for each in zip(found, unread, strict=True)]
 
 
-def _find_blocks(page: str, below: list[str]) -> Iterator[_Pasted]:
-    """Yield each block of a page with what stands above it; lines below it may still set its verdict.
-
-    The lines below the last one are appended to `below`.
-    A block ends with its rule, or where another, a heading or a fence begins. The last line of a page that is
-    cut off in a block is left out.
-    """
-    outline, above = Outline(), list[str]()
-    block: _Pasted | None = None
-    last: _Pasted | None = None
-    cleaned = html.unescape(_REFERENCE.sub("\ufffd", strip_colours(page))).replace("\u00ad", "")
-    whole = _strip_comments(split_lines(cleaned))
-    numbers, texts = split_pieces(whole)
-    find_cell = surroundings.name_cells(whole)
+def _find_blocks(page: str) -> tuple[list[_Pasted], list[str]]:
+    """Return each block of a page with what stands above it, and the lines below the last one."""
+    outline, above, found = Outline(), list[str](), list[_Pasted]()
+    last: _Pasted | None = None  # whose verdict may still follow
     in_report = False  # whether a line is of the report whose verdict stands below its block
-    for line in headings.read_lines(texts):
-        if not line.text:
-            in_report = False
-            if above and above[-1]:
-                above.append("")  # a command does not continue after it
-            continue
-        begins = pasted_blocks.HEADER.search(line.text)
-        if block is not None and (begins or line.kind in (Kind.HEADING, Kind.FENCE)):  # it was not closed
-            yield block
-            block, above = None, []
-        rest = line.text
-        if begins:
-            cell = find_cell(numbers[line.number - 1])
-            above = [*above, line.text[: begins.start()]] if cell is None else cell
-            block = last = _begin_block(numbers[line.number - 1], outline.subject, above)
-            rest = rest[begins.end() :]
-        if block is not None:
-            block.lines.append(_TAG.sub(" ", rest))
-            closes = pasted_blocks.RULE.search(rest)
-            block.closed = closes is not None
-            if closes is not None:
-                yield block
-                block, above = None, [rest[closes.end() :]]
-            continue
-        in_report = (
-            in_report
-            and line.kind is Kind.TEXT
-            and not (_SIMULATED.match(line.text) or _SERVER.match(line.text))
-        )
-        if line.kind in (Kind.HEADING, Kind.ITEM, Kind.LINE):
-            outline.enter(line)
-        if line.kind is Kind.HEADING:
-            last = None
-        if line.kind is Kind.HEADING and headings.parse_title(line.name).named:
+    for part in read_parts(page):
+        if isinstance(part, PastedBlock):
+            last = _begin_block(part, outline.subject, above if part.cell is None else part.cell)
+            found.append(last)
             above = []
+        elif not isinstance(part, PageLine):
             continue
-        verdict = None if last is None or last.level else _VERDICT.match(line.text)
-        if last is not None and verdict is not None:
-            last.level = verdict[2]
-            last.simulated = last.simulated or find_unnamed_preset(bool(verdict[1]))
-            in_report = True
-        if not in_report:
-            above.append(line.text)
-    if block is not None:
-        if not cleaned.endswith("\n"):
-            block.lines.pop()  # its last figure may be cut
-        yield block
-    else:
-        below += above
+        elif not part.text:
+            in_report = False
+            above += [""] if above and above[-1] else []  # a command does not continue after it
+        else:
+            in_report = in_report and part.kind is Kind.TEXT
+            in_report = in_report and not (_SIMULATED.match(part.text) or _SERVER.match(part.text))
+            if part.kind is not Kind.TEXT:
+                outline.enter(part)
+            last = None if part.kind is Kind.HEADING else last
+            if part.kind is Kind.HEADING and headings.parse_title(part.name).named:
+                above = []
+                continue
+            verdict = None if last is None or last.level else _VERDICT.match(part.text)
+            if last is not None and verdict is not None:
+                last.level = verdict[2]
+                last.simulated = last.simulated or find_unnamed_preset(bool(verdict[1]))
+                in_report = True
+            above += [] if in_report else [part.text]
+    return found, above
 
 
-def _begin_block(line: int, subject: Subject, above: Sequence[str]) -> _Pasted:
-    """Make a block, with what the lines above it have: a command, or the head of a report of ours."""
-    pasted = _Pasted(line, subject, read_command(above), read_surroundings(above, subject))
+def _begin_block(block: PastedBlock, subject: Subject, above: Sequence[str]) -> _Pasted:
+    """Describe a block by the lines above it: a command, or the head of a report of ours."""
+    pasted = _Pasted(block, subject, read_command(above), read_surroundings(above, subject))
     for text in above:
         if (simulated := _SIMULATED.match(text)) is not None:
             pasted.simulated = simulated[1] or find_unnamed_preset(True)
@@ -144,57 +107,9 @@ def _begin_block(line: int, subject: Subject, above: Sequence[str]) -> _Pasted:
     return pasted
 
 
-def strip_colours(text: str) -> str:
-    """Remove a terminal's commands, as colours and links, from a text."""
-    return _COLOUR.sub("", text)
-
-
-def split_lines(text: str) -> list[str]:
-    """Split a text into lines as an editor counts them; a progress bar's rewritten line is one."""
-    plain = text.replace("\r\n", "\n")
-    return (plain if "\n" in plain else plain.replace("\r", "\n")).split("\n")
-
-
-def _strip_comments(lines: Sequence[str]) -> list[str]:
-    plain, sign = list(lines), ""
-    for at, line in enumerate(lines):
-        begins = pasted_blocks.HEADER.search(line) if "=" in line else None
-        if begins is not None:
-            marked = _COMMENT.fullmatch(line[: begins.start()]) if begins.start() < _MOST_INDENT else None
-            sign = marked[1] if marked is not None else ""
-            above = at - 1
-            while sign and above >= 0 and _is_command(bare := _strip_comment(lines[above], sign)):
-                plain[above], above = bare, above - 1
-        if sign and line.lstrip().startswith(sign):
-            plain[at] = _strip_comment(line, sign)
-            sign = "" if begins is None and pasted_blocks.RULE.search(line) else sign
-        else:
-            sign = ""
-    return plain
-
-
-def _strip_comment(line: str, sign: str) -> str:
-    return line.lstrip().removeprefix(sign).removeprefix(" ")
-
-
-def split_pieces(lines: Sequence[str]) -> tuple[list[int], list[str]]:
-    """Return the pieces of a page's lines, after each one's line number; HTML is parted at its elements.
-
-    Lines of a heading that goes on are one piece, at most five of them.
-    """
-    numbers, pieces = list[int](), list[str]()
-    for number, line in enumerate(lines, 1):
-        for piece in _ELEMENT.split(line) if "<" in line or line.count("Result =") > 1 else [line]:
-            if pieces and number - numbers[-1] <= _MOST_LINES and _OPEN_HEADING.fullmatch(pieces[-1]):
-                pieces[-1] = f"{pieces[-1].rstrip()} {piece.strip()}"
-            elif piece or not line:
-                numbers.append(number)
-                pieces.append(piece)
-    return numbers, pieces
-
-
 def _make_run(pasted: _Pasted, unread: Mapping[str, str], path: Path) -> Reported:
-    figures, remarks = pasted_blocks.parse_block(pasted.lines, pasted.closed)
+    lines = [html.unescape(_REFERENCE.sub("\ufffd", _TAG.sub(" ", line))) for line in pasted.block.lines]
+    figures, remarks = pasted_blocks.parse_block(lines, pasted.block.closed)
     subject = pasted.subject
     asked = headings.add_storage(shorten_name(pasted.asked.get("model", "")), subject.quantization)
     model = subject.model or asked
@@ -205,7 +120,7 @@ def _make_run(pasted: _Pasted, unread: Mapping[str, str], path: Path) -> Reporte
         figures=figures,
         load=_make_load(pasted, figures),
         unread=unread,
-        source=f"{path}:{pasted.line}",
+        source=f"{path}:{pasted.block.number}",
         told_by=PAGE,
         simulated=pasted.simulated,
         level=pasted.level,
@@ -340,11 +255,6 @@ def _read_variables(command: str) -> dict[str, str]:
     return {name: value for name, value in found if labels.is_label(name, [value])}
 
 
-def _is_command(line: str) -> bool:
-    plain = line.strip()
-    return len(line) <= _LONGEST and (_BENCHMARK.search(plain) is not None or plain.startswith("--"))
-
-
 def _join_lines(line: str, rest: Iterator[str]) -> str:
     """Join to a command the lines that it goes on in, which are taken out of `rest`; cut at 64,000."""
     words, length = [], 0
@@ -371,3 +281,105 @@ def _name_flags(given: Mapping[str, str]) -> dict[str, str]:
         given = {flag: value for flag, value in given.items() if not flag.startswith("random")}
     every = [(name, flag) for name, flags in _FLAGS.items() for flag in reversed(flags)]  # the first one wins
     return {name: given[flag] for name, flag in every if given.get(flag, "None") != "None"}
+
+
+# What stands between two results distinguishes them: they are repeats only if the page says so (Run 2), or if
+# nothing between them differs. So every line counts, in whatever form, but for what is read from it: the
+# flags of commands, a heading's checkpoint and load.
+_LONGEST_COMPARED = 2000  # characters of a line
+_SHOWN = 60  # of the words in a row's name
+_MOST_BETWEEN = 200  # lines between two results, the nearest
+_NAMED_TAG = re.compile(
+    r"<[^<>]{0,200}?\b(?:title|label|name|summary|caption|alt)\s*=\s*[\"']([^\"'<>]{1,100})[\"'][^<>]{0,200}>"
+)
+_ANY_TAG = re.compile(r"</?[A-Za-z!][^<>]{0,300}>")
+_COMMENT = re.compile(r"<!--(.{0,300}?)-->")
+_MARKS = re.compile(
+    r"\s{0,20}(?:>\s?)*(?:#{1,6}\s|\d{1,3}[.)]\s|\.\.\s(?:[\w-]+::\s)?|//+|;+|={3,}\s|:::+|%+\s?)*"
+)
+_CAPTION = re.compile(
+    r"\W{0,3}(?:table|tab|figure|fig|listing|tabelle|tableau|tabla|表|图|図)\W{0,3}\d", re.IGNORECASE
+)
+_LINK = re.compile(r"!?\[([^\[\]]{1,200})\]\([^()]{0,300}\)")
+_FENCE = re.compile(r"[`~]{3,}\s*(?:[{.]*(\w*)[}]?)")
+# What a fence's text is written in: any other word of its first line is a name.
+_LANGUAGES = frozenset({
+    "", "ansi", "bash", "console", "csv", "diff", "json", "log", "markdown", "md", "none", "output", "plain",
+    "plaintext", "powershell", "python", "sh", "shell", "shellsession", "stdout", "terminal", "text", "txt",
+    "yaml", "zsh",
+})  # fmt: skip
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """What stands between a result and the one above it."""
+
+    section: object = None  # what its headings name: a result has nothing of those above it in another
+    lines: Sequence[str] = ()  # without what is read from them
+    commands: tuple[dict[str, str] | None, ...] = ()  # the labels of each kind of command; None without one
+
+
+def describe_surroundings(found: Sequence[Surroundings], below: Sequence[str]) -> list[dict[str, str]]:
+    """Return the labels of each of a page's results: of commands, and as `above` the words that are its own.
+
+    What is said of all distinguishes none. A result of which nothing else is said has the labels of the one
+    above it: it is a second run of the same. Of several lines the nearest is the result's, and those before
+    it are of the results below, too, until others take their place. Where the lines `below` the last
+    result begin with a caption, captions stand below.
+    """
+    texts = [[*_read_own(each.lines)] for each in found]
+    captions = [*texts[1:], [*_read_own(below)]]
+    if texts and not texts[0] and all(own and _CAPTION.match(own[0][0]) for own in captions):
+        texts = [own[:1] for own in captions]
+    common = Counter(key for own in texts for key in {key for key, _ in own})
+    shown: dict[str, str] = {}
+    paths, commands = list[tuple[str, ...]](), list[tuple[dict[str, str] | None, ...]]()
+    for at, (each, every) in enumerate(zip(found, texts, strict=True)):
+        own = [key for key, text in every if common[key] < len(found) and shown.setdefault(key, text)]
+        goes_on = at > 0 and found[at - 1].section == each.section
+        above = paths[-1] if goes_on else ()
+        is_same = not own or (own[-1:] == [*above[-1:]] and set(own) <= set(above))
+        paths.append(above if is_same else (*(own[:-1] or above[:-1]), own[-1]))
+        if goes_on and is_same:
+            pairs = zip(each.commands, commands[-1], strict=True)
+            commands.append(tuple(before if given is None else given for given, before in pairs))
+        else:
+            commands.append(each.commands)
+    words = _choose_words(paths, shown)
+    return [
+        {key: value for each in own for key, value in (each or {}).items()}
+        | ({"above": words[path]} if path else {})
+        for own, path in zip(commands, paths, strict=True)
+    ]
+
+
+def _read_own(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield what is compared of each line, and how it is shown; nothing of one that any run may have."""
+    for line in lines[-_MOST_BETWEEN:]:
+        plain = line[:_LONGEST_COMPARED]
+        fence = _FENCE.match(plain.strip())
+        if fence is not None:
+            plain = plain.strip()[fence.end() :] if fence[1].lower() in _LANGUAGES else plain.strip("`~ \t")
+        plain = _LINK.sub(r"\1", plain)
+        plain = _ANY_TAG.sub(" ", _NAMED_TAG.sub(r" \1 ", _COMMENT.sub(r" \1 ", plain)))
+        mark = _MARKS.match(plain)
+        plain = " ".join(plain[mark.end() if mark is not None else 0 :].split())
+        if key := labels.strip_run(plain):
+            yield key, secrecy.hide_secrets(re.sub(r"\*\*|__|`", "", plain).strip("-+*_:\uff1a. "))
+
+
+def _choose_words(paths: Iterable[tuple[str, ...]], shown: dict[str, str]) -> dict[tuple[str, ...], str]:
+    """Choose the words that each path is shown with: its last line if no other ends so, else all of them."""
+    every = dict.fromkeys(path for path in paths if path)
+    last = Counter(path[-1] for path in every)
+    texts = {
+        path: " ".join(shown[key] for key in (path if last[path[-1]] > 1 else path[-1:])) for path in every
+    }
+    begin = 0  # of several long texts, what all begin with in whole words is cut off
+    if len(texts) > 1 and any(len(text) > _SHOWN for text in texts.values()):
+        words = zip(*(text.split(" ")[:-1] for text in texts.values()), strict=False)
+        begin = sum(len(each[0]) + 1 for each in takewhile(lambda each: len({*each}) == 1, words))
+    cut = {path: cut_end(text[begin:], _SHOWN) for path, text in texts.items()}
+    twice = Counter(cut.values())
+    return {
+        path: text if twice[text] == 1 else f"{at}. {text}" for at, (path, text) in enumerate(cut.items(), 1)
+    }

@@ -17,17 +17,18 @@ from loadgen.report.load_identity import Load
 from loadgen.study import labels
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.pasted import (
-    grids,
     headings,
     numbers,
+    page_reader,
     pasted_blocks,
     pasted_pages,
     row_figures,
-    surroundings,
 )
-from loadgen.study.importers.pasted.grids import Grid, Row
-from loadgen.study.importers.pasted.headings import Kind, Outline, Subject
+from loadgen.study.importers.pasted.drawn_tables import Grid, Row
+from loadgen.study.importers.pasted.headings import Kind, Outline, PageLine, Subject
 from loadgen.study.importers.pasted.numbers import parse_decimal, parse_mean, parse_whole
+from loadgen.study.importers.pasted.page_reader import Part
+from loadgen.study.importers.pasted.pasted_pages import Surroundings
 from loadgen.study.importers.pasted.row_figures import (
     LENGTHS,
     RATE,
@@ -36,7 +37,6 @@ from loadgen.study.importers.pasted.row_figures import (
     is_measured,
     read_columns,
 )
-from loadgen.study.importers.pasted.surroundings import Surroundings
 from loadgen.study.importers.pasted.upright_grids import ENGINES, name_left_out, split_tests, turn_upright
 from loadgen.study.load_table import SIMULATED
 from loadgen.study.run_summary import Reported, find_unnamed_preset, join_quantization
@@ -58,8 +58,6 @@ MARKS: tuple[bytes, ...] = (
     b"Speed (tokens/s)", b"Speed(tokens/s)", b"Input  Quantization", b" t/s |", b"t/s (total)",
 )  # fmt: skip
 _SHORT = 16  # tokens of a prompt, up to which all formulas of a speed agree
-_QUOTES = re.compile(r"(?:\s{0,3}> ?)+")
-_COMMENT = re.compile(r"^\s{0,8}(?:#+|//+|;+|%+|\*|>)\s{0,8}(?=\||\+-)")
 _GENERATED = re.compile(r"(\d{1,9}) tokens generated")
 _NUMERIC = (pasted_blocks.list_keys() | {"memory"}) - {"max_concurrency"}
 _PLACES = {"model", "load", "max_concurrency", "input_length", "test", RATE, LENGTHS}
@@ -79,7 +77,6 @@ _APART = 1.25  # times: figures of two repeats lie closer together
 _LEAST_FILLED = 2  # cells of a row; one alone is a heading between rows
 _MOST_CELLS, _LONGEST_CELL = 4, 24
 _MOST_NAMED = 8
-_CAPTION = re.compile(r"<caption\b[^<>]{0,200}>(.{1,300}?)</caption>", re.IGNORECASE | re.DOTALL)
 _NOTHING: Mapping[str, str] = {}
 
 
@@ -91,21 +88,14 @@ def read_tables(text: str, path: Path) -> TableRows:
 
     Raises UsageError of tables that are too large.
     """
-    lines = [
-        _COMMENT.sub("", line, count=1) if "|" in line or "+-" in line else line
-        for line in pasted_pages.split_lines(pasted_pages.strip_colours(text))
-    ]
     try:
-        found = grids.find_tables(
-            [_QUOTES.sub("", line, count=1) if ">" in line[:4] else line for line in lines]
-        )
+        places, after = _find_tables(page_reader.read_parts(text))
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
-    places = [*_read_surroundings(lines, found)]
-    after = lines[found[-1].last :] if found else ()
-    apart = surroundings.describe_surroundings([place.around for place in places], after)
+    lines = page_reader.split_lines(text)
+    apart = pasted_pages.describe_surroundings([place.around for _, place in places], after)
     tables, left = list[tuple[Grid, _Place, dict[str, str]]](), list[str]()
-    for grid, place, own in zip(found, places, apart, strict=True):
+    for (grid, place), own in zip(places, apart, strict=True):
         upright = turn_upright(grid)
         left += describe_statistics(path, grid, upright)
         above = tables[-1][1] if tables else None
@@ -175,25 +165,24 @@ class _Place(msgspec.Struct, frozen=True):
 _NOWHERE = _Place()
 
 
-def _read_surroundings(lines: Sequence[str], found: Sequence[Grid]) -> Iterator[_Place]:
-    places, texts = pasted_pages.split_pieces(lines)
-    outline, page = Outline(), headings.read_lines(texts)
-    line, last = next(page, None), 0
-    for grid in found:
-        above = list[str]()
-        while line is not None and (at := places[line.number - 1]) < grid.first:
-            if line.kind in (Kind.HEADING, Kind.ITEM, Kind.LINE):
-                outline.enter(line)
-            if line.kind is Kind.HEADING and headings.parse_title(line.name).named:
+def _find_tables(parts: Sequence[Part]) -> tuple[list[tuple[Grid, _Place]], list[str]]:
+    """Return the tables of a page, each with its place, and the lines below the last one."""
+    outline, above, found = Outline(), list[str](), list[tuple[Grid, _Place]]()
+    for part in parts:
+        if isinstance(part, Grid):
+            names = (engine for name in outline.names for engine in ENGINES if engine.lower() in name.lower())
+            around = pasted_pages.read_surroundings(above, outline.subject)
+            heading, engine = next(iter(outline.names), ""), next(names, "")
+            found.append((part, _Place(outline.subject, heading, engine, around)))
+            above = []
+        elif isinstance(part, PageLine) and part.text:
+            if part.kind is not Kind.TEXT:
+                outline.enter(part)
+            if part.kind is Kind.HEADING and headings.parse_title(part.name).named:
                 above = []
-            elif at > last:
-                above.append(line.text)
-            line = next(page, None)
-        above += _CAPTION.findall("\n".join(lines[grid.first - 1 : grid.last]))
-        named = (engine for name in outline.names for engine in ENGINES if engine.lower() in name.lower())
-        around = pasted_pages.read_surroundings(above, outline.subject)
-        yield _Place(outline.subject, next(iter(outline.names), ""), next(named, ""), around)
-        last = grid.last
+            else:
+                above.append(part.text)
+    return found, above
 
 
 class _Table:

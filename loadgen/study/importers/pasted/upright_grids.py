@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from loadgen.features.roofline import machines
 from loadgen.study.importers.pasted import headings
-from loadgen.study.importers.pasted.grids import Grid, Row
+from loadgen.study.importers.pasted.drawn_tables import Grid, Row
 from loadgen.study.importers.pasted.numbers import parse_cell, translate_title
 from loadgen.study.importers.pasted.row_figures import is_measured, parse_test, read_column, read_columns
 

@@ -18,7 +18,8 @@ from loadgen.base.rule import Severity
 from loadgen.features.roofline import machines
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.importers import result_sources
-from loadgen.study.importers.pasted import grids, pasted_tables
+from loadgen.study.importers.pasted import page_reader, pasted_tables
+from loadgen.study.importers.pasted.drawn_tables import Grid
 from loadgen.study.run_summary import Reported, join_quantization
 from loadgen.study.speed import speed_tables
 from loadgen.study.speed.speed_rows import (
@@ -276,7 +277,8 @@ def test_a_table_of_something_else_has_no_runs(page: str) -> None:
 def test_a_cell_that_spans_rows_or_columns_is_in_each() -> None:
     head = "<table><tr><th>a</th><th>b</th><th>c</th></tr>"
     page = f"{head}<tr><td rowspan=2>1</td><td colspan=2>2</td></tr><tr><td>3</td><td>4</td></tr></table>"
-    (grid,) = grids.find_tables([page])
+    (grid,) = page_reader.read_parts(page)
+    assert isinstance(grid, Grid)
     assert [row.cells for row in grid.rows] == [("1", "2", "2"), ("1", "3", "4")]
 
 

@@ -9,7 +9,7 @@ import pytest
 from builders.loops import loop_over
 from loadgen.study.compare import run_groups
 from loadgen.study.importers import result_sources
-from loadgen.study.importers.pasted import pasted_pages, pasted_tables, row_figures
+from loadgen.study.importers.pasted import pasted_tables, row_figures
 from loadgen.study.run_summary import Reported
 
 HERE = Path("page.md")
@@ -32,16 +32,14 @@ def figures(page: str) -> list[dict[str, float]]:
 
 # The figure that titles in any spelling are of, and what their cells are multiplied by.
 TITLES = {
-    ("max_concurrency", 1.0): ["Concur", "Conc.", "并发数", "并发用户数", "並發數", "同時接続数", "並列数",
-        "Max concurrency", "Batch size"],
+    ("max_concurrency", 1.0): ["Concur", "Conc.", "并发数", "Max concurrency", "Batch size"],
     ("input_length", 1.0): ["ISL", "输入长度"],
-    ("output_length", 1.0): ["出力トークン数"],
-    ("prompts", 1.0): ["N", "リクエスト数"],
+    ("prompts", 1.0): ["N"],
     ("model", 1.0): ["模型"],
-    ("engine", 1.0): ["推理框架"],
+    ("engine", 1.0): ["引擎"],
     ("speed_tok_s", 1.0): ["Tok/s", "Speed(tokens/s)", "tok/s", "Tokens per second"],
     ("output_throughput", 1.0): ["吞吐量 (tokens/s)", "输出吞吐量\uff08token/秒\uff09",
-        "スループット (tokens/s)", "スループット\uff08トークン/秒\uff09", "Output throughput (tok/s)",
+        "Output throughput (tok/s)",
         "Output token throughput (tok/s):"],
     ("total_token_throughput", 1.0): ["总吞吐量 (tokens/s)", "Total throughput (tok/s)"],
     ("request_tok_s", 1.0): ["tok/s/user"],
@@ -49,14 +47,13 @@ TITLES = {
     ("request_throughput", 1.0): ["请求吞吐量(req/s)", "req/s"],
     ("requested_rate", 1.0): ["Request rate (req/s)"],
     ("mean_ttft_ms", 1.0): ["TTFT Avg (ms)", "TTFT (avg, ms)", "TTFT/ms", "平均首token延迟(ms)",
-        "最初のトークンまでの時間 (ms)", "平均TTFT (ミリ秒)", "Mean TTFT (ms)"],
-    ("p99_ttft_ms", 1.0): ["TTFT P99 (ms)", "首Token时延 P99 (ms)", "99分位 TTFT (ms)"],
+        "Mean TTFT (ms)"],
+    ("p99_ttft_ms", 1.0): ["TTFT P99 (ms)"],
     ("mean_e2el_ms", 1.0): ["E2EL Avg (ms)"],
     ("p95_ttft_ms", 1.0): ["ttft_p95_ms"],
-    ("mean_ttft_ms", 1e3): ["首字延迟\uff08秒\uff09", "TTFT (s)"],
+    ("mean_ttft_ms", 1e3): ["TTFT (s)"],
     ("mean_tpot_ms", 1.0): ["每token延迟 (ms)"],
     ("mean_e2el_ms", 1e3): ["端到端延迟 (s)"],
-    ("mean_itl_ms", 1.0): ["トークン間レイテンシ (ms)"],
     ("decode_tok_s", 1.0): ["Decode (tokens/s)"],
     ("median_tpot_ms", 1.0): ["P50 TPOT [ms]"],
     ("p99_itl_ms", 1.0): ["ITL p99 (ms)"],
@@ -294,38 +291,6 @@ def test_a_table_with_metrics_down_the_side_is_read_by_its_columns(page: str) ->
 def test_a_single_column_of_values_is_one_run() -> None:
     (run,) = read(table("Metric | Value", "Mean TTFT (ms) | 54.1", "Mean TPOT (ms) | 9.5"))
     assert (run.name, run.figures) == ("model-8b", {"mean_ttft_ms": 54.1, "mean_tpot_ms": 9.5})
-
-
-BLOCK = """vllm bench serve --model org/Qwen3-8B --max-concurrency 8 \\
-  --random-input-len 256 --random-output-len 160
-============ Serving Benchmark Result ============
-Successful requests:                     100
-Benchmark duration (s):                  24.00
-Total input tokens:                      25600
-Total generated tokens:                  16000
-Output token throughput (tok/s):         666.67
-Strange things (ms):                     12.5
----------------Time to First Token----------------
-Mean TTFT (ms):                          150.00
-==================================================
-"""
-
-
-@loop_over("sign", ["", "# ", "## ", "// ", "> ", "-- ", "; ", "    # ", "* "])
-def test_a_block_behind_a_comment_sign_is_a_block(sign: str) -> None:
-    page = "".join(f"{sign}{line}\n" for line in BLOCK.splitlines())
-    (run,) = pasted_pages.read_page(f"import os\n\n{page}print(1)\n", HERE)
-    assert (run.name, run.load.max_concurrency, run.load.asked_input_len) == ("Qwen3-8B", 8, 256)
-    assert (run.figures["mean_ttft_ms"], run.figures["output_throughput"]) == (150.0, 666.67)
-    assert "not read: Strange things (ms)" in run.remarks
-
-
-@loop_over("sign", ["# ", "// ", "> ", "; ", "    # "])
-def test_a_table_behind_a_comment_sign_is_a_table(sign: str) -> None:
-    page = table("Model | Load | tok/s", "Qwen3-8B | high | 300")
-    lines = [f"{sign}{line}" if line.startswith("|") else line for line in page.splitlines()]
-    (run,) = read("\n".join(lines))
-    assert (run.name, run.figures["output_throughput"]) == ("Qwen3-8B", 300)
 
 
 def test_a_sheet_is_read_with_its_units_its_language_and_its_labels(tmp_path: Path) -> None:

@@ -231,7 +231,6 @@ def test_rows_of_a_terminal_s_table_are_read_one_by_one(form: str, tmp_path: Pat
         ("Concurrency | Requests | Failed | Timeouts", "not read: 'Timeouts'"),
         ("Concurrency | Requests | Errors | Retries", "not read: 'Retries'"),
         ("并发数 | 请求数 | 失败数 | 超时", "not read: '超时'"),
-        ("同時接続数 | リクエスト数 | エラー数 | タイムアウト", "not read: 'タイムアウト'"),
     ],
 )
 def test_failures_are_read_and_what_is_not_is_named(titles: str, named: str, tmp_path: Path) -> None:

@@ -1,10 +1,9 @@
-"""Grids: the tables of a page, in reStructuredText, Markdown, HTML or plain text, as rows of cells."""
+"""Drawn tables: those of reStructuredText, of a terminal and of plain text, as rows of cells."""
 
 from __future__ import annotations
 
-import html
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -12,15 +11,11 @@ import msgspec
 from loadgen.base.errors import UsageError
 
 _MOST_CELLS = 50_000  # of a page
-_MOST_COLUMNS, _MOST_SPANNED = 40, 1000
-_LONGEST, _LONGEST_ROW = 2000, 64_000  # characters of a line; of one in Markdown, whose cell may have a block
+MOST_COLUMNS = 40
+_LONGEST = 2000  # characters of a line
 _GRID_RULE = re.compile(r"\+(?:[-= ]{2,}\+){2,}$")
 _RULE = re.compile(r"\s*(?:-{2,}\s{1,3}|={2,}\s{1,3}){1,40}(?:-{2,}|={2,})\s*$")
 _CROSSED_RULE = re.compile(r"\s*-{2,}(?:\+-{2,}){1,40}\s*$")  # psql's
-_MARKDOWN_RULE = re.compile(r"\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*){1,40}\|?\s*$")
-_ELEMENT = re.compile(r"<(/?)(table|tr|th|td)\b([^<>]{0,300})>", re.IGNORECASE)
-_SPAN = re.compile(r"(row|col)span\s*=\s*[\"']?(\d{1,4})", re.IGNORECASE)
-_TAG = re.compile(r"<[^<>]{1,300}>")
 _ESCAPED = re.compile(r"\\([\\*`|_\[\]<>])")
 _SPEED = re.compile(r"speed|/ ?time", re.IGNORECASE)
 # What a terminal's tables are drawn with: their first line, the rules in them, the last one, and the sides.
@@ -28,7 +23,6 @@ _BOX_TOPS, _BOX_ENDS, _BOX_SIDES = "┏┌╭╔╒", "┗└╰╚╘", "┃│
 _BOX_RULES = f"┡├╞╟╠┢{_BOX_ENDS}"
 _BOX_LINES = tuple(_BOX_RULES + _BOX_SIDES)
 _BOX_SIDE = re.compile(f"[{_BOX_SIDES}]")
-_PIPE = re.compile(r"(?<!\\)\|")
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -48,43 +42,31 @@ class Grid(msgspec.Struct, frozen=True):
     last: int
 
 
-def find_tables(lines: Sequence[str]) -> list[Grid]:
-    """Find every table of a page by its lines, in order; a cell that spans rows is in each of them.
+def read_table(lines: Sequence[str], at: int) -> Grid | None:
+    """Read the table that begins in a line, or whose titles a rule there is below; None if none does.
 
-    Raises UsageError of a page whose tables are too large to be results.
+    One that is damaged, or too wide, has no titles.
     """
-    grids = [*_find_html_tables(lines), *_find_text_tables(lines)]
-    return sorted(grids, key=lambda grid: grid.first)
+    line = lines[at].strip()
+    if len(line) > _LONGEST:
+        return None
+    read: Grid | None = None
+    if line.startswith("+-") and _GRID_RULE.match(line):
+        read = _read_drawn(lines, at)
+    elif line[:1] in _BOX_TOPS and len(line) > 2:
+        read = _read_boxed(lines, at)
+    elif at and line[:2] in ("--", "==") and _RULE.match(line):
+        read = _read_ruled(lines, at)
+    return read
 
 
-def _find_text_tables(lines: Sequence[str]) -> Iterator[Grid]:
-    at = count = 0
-    while at < len(lines):
-        _check_size(count)
-        line = lines[at].strip()
-        read: Grid | None = None
-        if len(line) > _LONGEST:
-            at += 1
-            continue
-        if line.startswith("+-") and _GRID_RULE.match(line):
-            read = _read_listed(lines, at) or _read_drawn(lines, at)
-        elif line[:1] in _BOX_TOPS and len(line) > 2:
-            read = _read_boxed(lines, at)
-        elif at and "|" in lines[at - 1] and (_CROSSED_RULE if "+" in line else _MARKDOWN_RULE).match(line):
-            read = _read_piped(lines, at)
-        elif at and line[:2] in ("--", "==") and _RULE.match(line):
-            read = _read_ruled(lines, at)
-        if read is not None:
-            count += 1 + len(read.rows) * len(read.titles)
-            at = read.last
-            if read.titles:
-                yield read
-        else:
-            at += 1
-    _check_size(count)
+def uncross_rule(line: str) -> str:
+    """Write psql's rule below titles as Markdown's; return any other line unchanged."""
+    return line.replace("+", "|") if _CROSSED_RULE.fullmatch(line) else line
 
 
-def _check_size(cells: int) -> None:
+def check_size(cells: int) -> None:
+    """Raise UsageError of more cells than the results of a page have."""
     if cells > _MOST_CELLS:
         raise UsageError(f"its tables have more than {_MOST_CELLS} cells: give it in parts")
 
@@ -95,19 +77,6 @@ def _find_end(lines: Sequence[str], begin: int, is_row: Callable[[str], bool]) -
     while end < last and is_row(lines[end]):
         end += 1
     return end
-
-
-def _read_listed(lines: Sequence[str], begin: int) -> Grid | None:
-    """Read a table with rules only around its titles and below its last row; None for any other."""
-    end = _find_end(lines, begin, lambda line: line.strip()[:1] in ("+", "|"))
-    body = [line.strip() for line in lines[begin:end]]
-    rules = [at for at, line in enumerate(body) if line.startswith("+")]
-    if len(body) < 5 or rules != [0, 2, len(body) - 1] or any(set(body[at]) - {*"+-"} for at in rules):
-        return None
-    titles, rows = _split_pipes(body[1]), [_split_pipes(line) for line in body[3:-1]]
-    if not 1 < len(titles) <= _MOST_COLUMNS or any(len(cells) != len(titles) for cells in rows):
-        return None
-    return Grid(titles, tuple(Row(line, cells) for line, cells in enumerate(rows, begin + 4)), begin + 1, end)
 
 
 def _read_boxed(lines: Sequence[str], begin: int) -> Grid:
@@ -131,7 +100,7 @@ def _read_boxed(lines: Sequence[str], begin: int) -> Grid:
             rows[-1] = _join_below(rows[-1], cells)
         else:
             rows.append(Row(end, cells))
-    whole = len(titles) <= _MOST_COLUMNS and all(len(row.cells) == len(titles) for row in rows)
+    whole = len(titles) <= MOST_COLUMNS and all(len(row.cells) == len(titles) for row in rows)
     return Grid(titles, tuple(rows), begin + 1, end) if whole else Grid((), (), begin + 1, end)
 
 
@@ -141,13 +110,14 @@ def _join_below(row: Row, cells: Sequence[str]) -> Row:
 
 
 def _read_drawn(lines: Sequence[str], begin: int) -> Grid:
-    """Read a grid of reStructuredText, perhaps without titles: a cell goes on below a blank in a rule."""
+    """Read a grid of reStructuredText, or of a database: a cell goes on below a blank in a rule."""
     indent = len(lines[begin]) - len(lines[begin].lstrip())
     end = _find_end(lines, begin, lambda line: line[indent : indent + 1] in ("+", "|"))
     bounds = [at for at, letter in enumerate(lines[begin][indent:].rstrip()) if letter == "+"]
-    if len(bounds) - 1 > _MOST_COLUMNS:
+    if len(bounds) - 1 > MOST_COLUMNS:
         return Grid((), (), begin + 1, end)
     columns = list(pairwise(bounds))
+    is_double = any(line.strip()[:2] == "+=" for line in lines[begin:end])
     titles: tuple[str, ...] = ()
     rows: list[Row] = []
     current, goes_on = Row(begin + 1, ("",) * len(columns)), [False] * len(columns)
@@ -167,7 +137,7 @@ def _read_drawn(lines: Sequence[str], begin: int) -> Grid:
             above[column] if going and above and not cell else cell
             for column, (going, cell) in enumerate(zip(goes_on, current.cells, strict=True))
         ]
-        if "=" in text and not titles:
+        if ("=" in text or not is_double) and not titles:
             titles = tuple(map(_strip_escapes, whole))
         elif any(whole):
             rows.append(Row(current.line, tuple(map(_strip_escapes, whole))))
@@ -186,25 +156,9 @@ def _strip_escapes(cell: str) -> str:
     return _ESCAPED.sub(r"\1", cell)
 
 
-def _read_piped(lines: Sequence[str], rule: int) -> Grid | None:
-    """Read a table of Markdown by its rule; missing cells are "". None of one column, and of over 40."""
-    titles = _split_pipes(lines[rule - 1])
-    if not 1 < len(titles) <= _MOST_COLUMNS:
-        return None
-    end = _find_end(lines, rule + 1, lambda line: "|" in line and len(line) <= _LONGEST_ROW)
-    rows = (Row(at + 1, _fit_cells(_split_pipes(lines[at]), titles)) for at in range(rule + 1, end))
-    return Grid(titles, tuple(rows), rule, end)
-
-
-def _fit_cells(cells: Sequence[str], titles: Sequence[str]) -> tuple[str, ...]:
+def fit_cells(cells: Sequence[str], titles: Sequence[str]) -> tuple[str, ...]:
+    """Return a row with a cell for each title: the missing ones are empty."""
     return (*cells, *[""] * (len(titles) - len(cells)))[: len(titles)]
-
-
-def _split_pipes(line: str) -> tuple[str, ...]:
-    inside = line.strip().removeprefix("|")
-    inside = inside[:-1] if inside.endswith("|") and not inside.endswith("\\|") else inside
-    plain = (re.sub(r"(?<!\\)(\*\*|`)", "", _TAG.sub(" ", cell)) for cell in _PIPE.split(inside))
-    return tuple(" ".join(html.unescape(_strip_escapes(cell)).split()) for cell in plain)
 
 
 def _read_ruled(lines: Sequence[str], rule: int) -> Grid | None:
@@ -214,7 +168,7 @@ def _read_ruled(lines: Sequence[str], rule: int) -> Grid | None:
     without a title above, of one column, and of over 40.
     """
     spans = [(match.start(), match.end()) for match in re.finditer(r"-+|=+", lines[rule])]
-    if not 1 < len(spans) <= _MOST_COLUMNS:
+    if not 1 < len(spans) <= MOST_COLUMNS:
         return None
     margin = spans[0][0]
     begin = rule
@@ -279,70 +233,3 @@ def _fill_blank_cells(rows: Sequence[Row]) -> tuple[Row, ...]:
             cells[1] = filled[-1].cells[1]
         filled.append(Row(row.line, tuple(cells)))
     return tuple(filled)
-
-
-def _find_html_tables(lines: Sequence[str]) -> Iterator[Grid]:
-    table: list[Row] | None = None
-    row: list[str] = []
-    spanning: dict[int, tuple[int, str]] = {}  # by column: how many rows are left, and the cell
-    cell: tuple[int, int, list[str]] | None = None
-    first = line = count = 0
-    for number, text in enumerate(lines, 1):
-        at = 0
-        for match in _ELEMENT.finditer(text) if "<" in text else ():
-            if cell is not None:
-                cell[2].append(text[at : match.start()])
-            at, name, closes = match.end(), match[2].lower(), bool(match[1])
-            if cell is not None:
-                count += _put_cell(row, spanning, cell)
-                cell = None
-            if name in ("tr", "table") and table is not None and row:
-                _put_spanning(row, spanning)
-                table.append(Row(line, tuple(row)))
-                row = []
-            if name == "table" and table is not None and (closes or table):
-                yield from _split_titles(table, first, number)
-                table = None
-            _check_size(count)
-            if closes:
-                continue
-            if name == "table":
-                table, first, spanning = [], number, {}
-            elif name == "tr":
-                row, line = [], number
-            elif table is not None:
-                spans = {kind.lower(): int(size) for kind, size in _SPAN.findall(match[3])}
-                cell = spans.get("row", 1), spans.get("col", 1), []
-        if cell is not None:
-            cell[2].append(text[at:])
-
-
-def _put_cell(row: list[str], spanning: dict[int, tuple[int, str]], cell: tuple[int, int, list[str]]) -> int:
-    """Append a cell to `row` behind those that span it, and return how many columns it takes."""
-    _put_spanning(row, spanning)
-    down, across, parts = cell
-    text = " ".join(html.unescape(_TAG.sub(" ", " ".join(parts))).split())
-    columns = max(1, min(across, _MOST_COLUMNS))
-    for _ in range(columns):
-        if len(row) < _MOST_COLUMNS:
-            if down > 1:
-                spanning[len(row)] = min(down, _MOST_SPANNED) - 1, text
-            row.append(text)
-    return columns
-
-
-def _put_spanning(row: list[str], spanning: dict[int, tuple[int, str]]) -> None:
-    """Append the cells of rows above that span this one to `row`, and count each down in `spanning`."""
-    while len(row) in spanning and spanning[len(row)][0] > 0:
-        left, text = spanning[len(row)]
-        spanning[len(row)] = left - 1, text
-        row.append(text)
-
-
-def _split_titles(rows: Sequence[Row], first: int, last: int) -> Iterator[Grid]:
-    """Yield the table of these rows, the first of which has the titles; nothing of fewer than two by two."""
-    if len(rows) < 2 or len(rows[0].cells) < 2:
-        return
-    titles = rows[0].cells
-    body = (Row(row.line, _fit_cells(row.cells, titles)) for row in rows[1:])
-    yield Grid(titles, tuple(body), first, last)

@@ -1,0 +1,402 @@
+"""Page reader: headings, lines, results and tables of a page in order, by the parsers of Markdown and HTML.
+
+Results and tables that are drawn with signs are lifted out first, and a comment stands in their place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from html.parser import HTMLParser
+from typing import Any
+
+import msgspec
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from loadgen.study.importers.pasted import drawn_tables, headings
+from loadgen.study.importers.pasted.drawn_tables import MOST_COLUMNS, Grid, Row, check_size, fit_cells
+from loadgen.study.importers.pasted.headings import BOLD_LEVEL, ITEM_LEVEL, Kind, PageLine, strip_marks
+from loadgen.study.importers.pasted.pasted_blocks import HEADER, RULE, find_key
+
+_COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))")
+_LEFT_OUT = str.maketrans("", "", "\ue000\ue001\u00ad")
+_LIFTED = re.compile("\ue000(\\d{1,9})\ue001")  # where a result or a table was
+_COMMENTED = re.compile("<!--(\ue000\\d{1,9}\ue001)-->")
+_FENCE = re.compile(r"\s{0,20}(?:>\s?){0,5}(?:`{3}|~{3})")
+# What a block without its rule ends before.
+_ENDS = re.compile(r"\s{0,20}(?:>\s?){0,5}(?:#{1,6}\s+([^:]*)|`{3}|~{3}|</?h[1-6]\b)")
+_BOLD = re.compile(r"\s*(\*\*|__)(?=\S)(.+)(?<=\S)\1:?\s*")
+_SHOWN = frozenset({"alt", "caption", "label", "name", "summary", "title"})  # attributes
+_HEADS = {f"h{level}": level for level in range(1, 7)} | dict.fromkeys(
+    ("dt", "figcaption", "summary"), BOLD_LEVEL
+)
+_ELEMENT = re.compile(
+    r"</?(?:h[1-6]|p|div|pre|li|table|t[rhd]|caption|dt|figcaption|summary)\b", re.IGNORECASE
+)
+_INSIDE = frozenset({"a", "code", "em", "font", "i", "img", "span", "sub", "sup", "u"})  # a line
+_MOST_SPANNED, _LONGEST_TITLE, _LONGEST_COMMENT = 1000, 120, 300
+_CELL_MARKS = re.compile(r"(?<!\\)(?:\*\*|`)")
+_ESCAPED = re.compile(r"\\([\\*`|_\[\]<>])")
+_DOCUMENT = re.compile(r"\s*<(?:!doctype|html)\b", re.IGNORECASE)  # of nothing but HTML
+_MARKDOWN = MarkdownIt("zero", {"html": True}).enable(
+    ["blockquote", "code", "fence", "heading", "html_block", "lheading", "list", "hr", "table"]
+)
+_IN_CODE = MarkdownIt("zero").enable("table")
+
+
+class PastedBlock(msgspec.Struct):
+    """A result as a client prints it, and the titles of the table's cell that it stands in, if it does."""
+
+    number: int  # the line of its title, counted from 1
+    lines: list[str]
+    closed: bool = False  # by its rule
+    cell: tuple[str, str] | None = None
+
+
+Part = PageLine | PastedBlock | Grid
+
+
+def read_parts(text: str) -> list[Part]:
+    """Read a page: its lines in order, each with its kind, the results among them, and the tables.
+
+    An empty line ends each paragraph. Raises UsageError of a page whose tables are too large to be results.
+    """
+    reader = _PageReader(*_lift_results(split_lines(text.translate(_LEFT_OUT))))
+    return reader.read_page()
+
+
+def split_lines(text: str) -> list[str]:
+    """Split a text into lines, without a terminal's colours; a progress bar's rewritten line is one."""
+    plain = _COLOUR.sub("", text).replace("\r\n", "\n")
+    return (plain if "\n" in plain else plain.replace("\r", "\n")).split("\n")
+
+
+def _lift_results(lines: Sequence[str]) -> tuple[list[str], list[int], list[PastedBlock | Grid]]:
+    """Return the other lines of a page, the number of each, and the blocks and drawn tables in it."""
+    kept, numbers, lifted = list[str](), list[int](), list[Any]()  # blocks, or tables
+    at = cells = 0
+    in_fence = False
+    is_of_blocks = any(HEADER.search(line) for line in lines if "===" in line)
+    while at < len(lines):
+        begin, line = at, lines[at]
+        at += 1
+        if is_of_blocks:
+            line, at = _lift_blocks(lines, begin, lifted)
+            is_fence = _FENCE.match(line) is not None
+            in_fence = in_fence is not is_fence
+        elif (grid := drawn_tables.read_table(lines, begin)) is not None:
+            check_size(cells := cells + 1 + len(grid.rows) * len(grid.titles))
+            above = begin - grid.first + 1  # lines of titles above the rule that it was found by
+            del kept[len(kept) - above :], numbers[len(numbers) - above :]
+            line, at = _mark(len(lifted)) if grid.titles else "", grid.last
+            lifted += [grid] if grid.titles else []
+        elif "+" in line:
+            line = drawn_tables.uncross_rule(line)
+        kept.append(line)
+        numbers.append(begin + 1)
+        is_cut = at > begin + 1 and is_of_blocks and at < len(lines) and not lifted[-1].closed
+        if is_cut and in_fence and not _FENCE.match(lines[at]):
+            in_fence = False
+            kept.append("```")
+            numbers.append(at)
+    return kept, numbers, lifted
+
+
+def _mark(place: int) -> str:
+    return f"<!--\ue000{place}\ue001-->"
+
+
+def _lift_blocks(lines: Sequence[str], at: int, lifted: list[PastedBlock | Grid]) -> tuple[str, int]:
+    """Return a line with a comment for each block that begins in it, and the index of the next line.
+
+    A block ends with its rule, or where another, a heading or a fence begins. The last line of a page that is
+    cut off in a block is left out.
+    """
+    before, rest, at = "", lines[at], at + 1
+    while (begins := HEADER.search(rest)) is not None:
+        before += f"{rest[: begins.start()]}{_mark(len(lifted))}"
+        rest = rest[begins.end() :]
+        lifted.append(block := PastedBlock(at, []))
+        while (ends := _find_end(rest)) is None:
+            block.lines.append(rest)
+            rest = ""
+            if at == len(lines):
+                del block.lines[-1]  # its last figure may be cut
+                break
+            if _ends_block(lines[at]):
+                break
+            rest, at = lines[at], at + 1
+        else:
+            block.lines.append(rest[: ends.start()])
+            block.closed = ends.re is RULE
+            rest = rest[ends.end() if block.closed else ends.start() :]
+    return before + rest, at
+
+
+def _find_end(line: str) -> re.Match[str] | None:
+    """Find the rule that closes a block, or the title of the next one, whichever is first."""
+    found = [match for match in (RULE.search(line), HEADER.search(line)) if match is not None]
+    return min(found, key=lambda match: match.start(), default=None)
+
+
+def _ends_block(line: str) -> bool:
+    ends = _ENDS.match(line)
+    return ends is not None and not (ends[1] and find_key(ends[1]))
+
+
+class _PageReader(HTMLParser):
+    """Reads the kept lines of a page into its parts: Markdown's tokens, and the HTML in them."""
+
+    def __init__(self, lines: list[str], numbers: list[int], lifted: Sequence[PastedBlock | Grid]) -> None:
+        super().__init__()
+        self._lines, self._numbers, self._lifted = lines, numbers, lifted
+        self._parts = list[Part]()
+        self._base = 0  # the index of the line where what is read begins
+        self._line = ""
+        self._item, self._item_level = "", 0  # the mark of a list's item that begins
+        self._head = ""  # the element of an open heading
+        self._alone = False  # whether no line of an open paragraph has ended
+        self._table: list[Row] | None = None
+        self._first = self._row_line = self._count = 0
+        self._row: list[str] | None = None
+        self._cell: list[str] | None = None
+        self._spans = (1, 1)
+        self._spanning = dict[int, tuple[int, str]]()  # by column: how many rows are left, and the cell
+
+    def read_page(self) -> list[Part]:
+        """Read the page to its parts."""
+        text = "\n".join(self._lines)
+        if _DOCUMENT.match(text):
+            self._feed(text, 0)
+        else:
+            self._walk(_MARKDOWN.parse(text), self._lines, 0)
+        self._end_table()
+        self._end_line()
+        return self._parts
+
+    @property
+    def _number(self) -> int:
+        return self._numbers[min(self._base + self.getpos()[0], len(self._numbers)) - 1]
+
+    def _feed(self, text: str, base: int) -> None:
+        self._base = base
+        self.feed(text)
+        self.close()
+        self.reset()
+
+    def _walk(
+        self, tokens: Sequence[Token], lines: Sequence[str], offset: int, *, code: bool = False
+    ) -> None:
+        """Read tokens of Markdown, of these lines, the first of which has the index `offset` in the page."""
+        before = Token("", "", 0)
+        for token in tokens:
+            if token.map is not None:
+                self._base = offset + token.map[0]
+            if token.type == "inline":
+                self._read_inline(token.content, before, code)
+            elif token.type in ("fence", "code_block"):
+                self._read_code(token, offset)
+            elif token.type == "html_block":
+                self._feed(token.content, self._base)
+            elif token.type == "list_item_open":
+                self._item, self._item_level = f"{token.info}{token.markup} ", ITEM_LEVEL + token.level
+            elif token.type == "tr_open" and token.map is not None and "|" not in lines[token.map[0]]:
+                self._row = None  # the paragraph below a table, which Markdown takes for its row
+            elif token.nesting > 0 and token.tag in ("table", "tr", "th", "td", *_HEADS):
+                self.handle_starttag(token.tag, [])
+            elif token.nesting < 0 and token.tag in ("table", "tr", "th", "td", *_HEADS):
+                self.handle_endtag(token.tag)
+            elif token.type == "paragraph_close":
+                self._end_paragraph()
+            before = token
+
+    def _read_inline(self, content: str, before: Token, code: bool) -> None:
+        if before.tag in ("th", "td") and self._cell is not None:
+            self._feed(_ESCAPED.sub(r"\1", _CELL_MARKS.sub("", content)), self._base)
+            return
+        base = self._base
+        *above, last = content.split("\n")
+        if before.markup in ("=", "-") and (above or len(last) > _LONGEST_TITLE or last.startswith("|")):
+            self._head = ""  # lines above a rule
+        self._alone = not above and not code
+        for at, line in enumerate([*above, last]):
+            self._base = base + at
+            if not code and _ELEMENT.search(line):
+                self._feed(line, self._base)
+            else:
+                self._read_code_line(line)
+            if above:
+                self._end_line()
+
+    def _read_code(self, token: Token, offset: int) -> None:
+        begin = self._base + (token.type == "fence")
+        if token.type == "code_block" and (self._table is not None or token.content.lstrip()[:1] == "<"):
+            self._feed(token.content, begin)
+            return
+        if token.info.strip():
+            self.handle_data(f"{token.markup}{token.info}\n")
+        lines = token.content.split("\n")
+        if "|" in token.content and self._cell is None:
+            self._walk(_IN_CODE.parse(token.content), lines, begin, code=True)
+        else:
+            for at, line in enumerate(lines):
+                self._base = begin + at
+                self._read_code_line(line)
+                self.handle_data("\n")
+        self._end_paragraph()
+
+    def _read_code_line(self, line: str) -> None:
+        for at, piece in enumerate(_COMMENTED.split(line)):
+            if at % 2:
+                self.handle_comment(piece)
+            else:
+                self.handle_data(piece)
+
+    def handle_data(self, data: str) -> None:
+        """Add text to the open cell, heading or line."""
+        if self._cell is not None:
+            self._cell.append(data)
+        elif self._head:
+            self._line += data.replace("\n", " ")
+        else:
+            first, *others = data.split("\n")
+            self._line += first
+            for other in others:
+                self._end_line()
+                self._alone = False
+                self._line = other
+
+    def handle_comment(self, data: str) -> None:
+        """Add what was lifted out here, or the words of a comment."""
+        if self._cell is not None:
+            self._cell.append(data if _LIFTED.fullmatch(data) else " ")
+            return
+        lifted = _LIFTED.fullmatch(data)
+        if lifted is None:
+            self._line += f" {data[:_LONGEST_COMMENT]} "
+            return
+        self._end_line()
+        self._parts.append(self._lifted[int(lifted[1])])
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Begin a table, a row, a cell, a heading, an item or a line."""
+        if tag == "table":
+            self._end_table()
+            self._end_line()
+            self._table, self._first, self._spanning = [], self._number, {}
+        elif tag in ("tr", "td", "th") and self._table is not None:
+            self._end_row() if tag == "tr" else self._end_cell()
+            if tag == "tr":
+                self._row, self._row_line = [], self._number
+            else:
+                given = dict(attrs)
+                self._spans = _read_span(given.get("rowspan")), _read_span(given.get("colspan"))
+                self._cell = []
+        elif self._cell is not None:
+            self._cell.append(" ")
+        elif tag in ("b", "strong"):
+            self._line += "**"
+        else:
+            if tag not in _INSIDE:
+                self._end_line()
+                self._alone = tag == "p"
+            self._line += "".join(f" {value} " for key, value in attrs if key in _SHOWN and value)
+            self._head = tag if tag in _HEADS else self._head
+            if tag == "li":
+                self._item, self._item_level = "- ", ITEM_LEVEL
+
+    def handle_endtag(self, tag: str) -> None:
+        """End a table, a row, a cell, a heading, an item or a line."""
+        if tag == "table":
+            self._end_table()
+        elif tag == "tr":
+            self._end_row()
+        elif tag in ("td", "th"):
+            self._end_cell()
+        elif self._cell is not None:
+            self._cell.append(" ")
+        elif tag == self._head:
+            line, self._line, self._head = self._line, "", ""
+            if name := strip_marks(line):
+                self._parts.append(PageLine(line.strip(), Kind.HEADING, _HEADS[tag], name))
+        elif tag in ("b", "strong"):
+            self._line += "**"
+        elif tag not in _INSIDE:
+            self._end_paragraph()
+
+    def _end_paragraph(self) -> None:
+        self._end_line(alone=self._alone)
+        self._alone = False
+        self._parts.append(PageLine(""))
+
+    def _end_line(self, *, alone: bool = False) -> None:
+        line, self._line = self._line, ""
+        if not line.strip():
+            return
+        if (bold := _BOLD.fullmatch(line)) is not None and not self._item:
+            read = PageLine(line, Kind.HEADING, BOLD_LEVEL, strip_marks(bold[2]))
+        elif self._item:
+            read = PageLine(f"{self._item}{line}", Kind.ITEM, self._item_level, strip_marks(line))
+            self._item = ""
+        else:
+            read = headings.read_plain_line(line) if alone else PageLine(line)
+        self._parts.append(read)
+
+    def _end_cell(self) -> None:
+        if self._cell is None or self._row is None:
+            self._cell = None
+            return
+        down, across = self._spans
+        text, self._cell = " ".join("".join(self._cell).split()), None
+        self._fill_spanned()
+        for _ in range(min(across, MOST_COLUMNS - len(self._row))):
+            if down > 1:
+                self._spanning[len(self._row)] = down - 1, text
+            self._row.append(text)
+
+    def _fill_spanned(self) -> None:
+        """Append the cells of rows above that span the open row, and count each down."""
+        while self._row is not None and self._spanning.get(len(self._row), (0, ""))[0] > 0:
+            left, text = self._spanning[len(self._row)]
+            self._spanning[len(self._row)] = left - 1, text
+            self._row.append(text)
+
+    def _end_row(self) -> None:
+        self._end_cell()
+        if self._row and self._table is not None:
+            self._fill_spanned()
+            check_size(count := self._count + len(self._row))
+            self._count = count
+            self._table.append(Row(self._row_line, tuple(self._row)))
+        self._row = None
+
+    def _end_table(self) -> None:
+        self._end_row()
+        rows, self._table = self._table or [], None
+        if any(_LIFTED.search(cell) for row in rows for cell in row.cells):
+            self._parts += self._list_blocks([row.cells for row in rows])
+        elif len(rows) > 1 and len(rows[0].cells) > 1:
+            titles = rows[0].cells
+            body = tuple(Row(row.line, fit_cells(row.cells, titles)) for row in rows[1:])
+            self._parts.append(Grid(titles, body, self._first, max(self._number, rows[-1].line)))
+
+    def _list_blocks(self, rows: Sequence[tuple[str, ...]]) -> Iterator[Part]:
+        """Yield the results in a table's cells, each with the titles of its column and its row."""
+        heads = dict[int, str]()
+        for cells in rows:
+            for at, cell in enumerate(cells):
+                if not _LIFTED.search(cell):
+                    heads.setdefault(at, cell)
+        for cells in rows:
+            first = "" if _LIFTED.search(cells[0]) else cells[0]
+            for at, cell in enumerate(cells):
+                for lifted in _LIFTED.finditer(cell):
+                    part = self._lifted[int(lifted[1])]
+                    if isinstance(part, PastedBlock):
+                        part.cell = heads.get(at, ""), first
+                    yield part
+
+
+def _read_span(value: str | None) -> int:
+    return min(int(value), _MOST_SPANNED) if value and value.isdecimal() and len(value) < 5 else 1
