@@ -7,10 +7,8 @@ import re
 import shlex
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import islice
 from typing import Annotated, Any, Protocol
 
 import msgspec
@@ -43,7 +41,6 @@ BLOCKS = (*FORMATS_OF, 64)  # of published traces
 ANY_BLOCKS = (*BLOCKS, 32, 128, 256, 1024, 2048, 8, 4)
 _SENT_AS = "each request is sent at its own time, and its prompt is made of its lengths and hashes"
 _UNREAD = ("session_id", "delay", "messages", "text_input")
-_PIECE = 4096  # rows that are read at once: more no longer fit into a processor's cache
 _MOST_DIGITS = 18  # of a number of tokens, so that 64 bits hold it
 FAILED = "failed when recorded: no token was answered"
 EMPTY = "no token in the prompt"
@@ -355,19 +352,22 @@ def read_sheet_rows(lines: Lines, name: str, columns: SheetColumns) -> TraceRows
     if len(lines) == 1:
         raise lines.file.refusal("holds a header and no rows")
     places = [names.index(wanted) for wanted in columns.names]
+    read_time_ns = parse_instant_ns if columns.dated else _parse_seconds_ns
+    times_ns, input_lens, output_lens = (array("q") for _ in range(3))
+    for i, cells in enumerate(read_row_cells(lines, 1, len(lines)), 1):
+        if len(cells) != len(names):
+            raise lines.refusal(i, f"has {len(cells)} columns, and the header {len(names)}")
+        at, prompt, answer = (cells[place] for place in places)
+        try:
+            times_ns.append(read_time_ns(at))
+            input_lens.append(_parse_length(prompt, columns.input_len))
+            output_lens.append(_parse_length(answer, columns.output_len))
+        except ValueError as error:
+            raise lines.refusal(i, f"{error}") from None
+    found = (np.frombuffer(column, np.int64) for column in (times_ns, input_lens, output_lens))
     unsent = [name for name in names if any(word in name.lower() for word in _UNSENT)]
-    times: list[Int64] = []
-    input_lens: list[Int64] = []
-    output_lens: list[Int64] = []
-    read_times = _read_dates if columns.dated else _read_seconds
-    for begin in range(1, len(lines), _PIECE):
-        cells = _read_columns(lines, begin, len(names))
-        at, prompts, answers = (cells[place] for place in places)
-        times.append(read_times(at, lines, begin))
-        input_lens.append(_read_lengths(prompts, lines, begin, columns.input_len))
-        output_lens.append(_read_lengths(answers, lines, begin, columns.output_len))
-    rows = _make_sheet_rows(lines, *map(np.concatenate, (times, input_lens, output_lens)))
-    return replace(rows, notes=tuple(f"the column {name} is not read: {_WITHOUT}" for name in unsent))
+    notes = tuple(f"the column {name} is not read: {_WITHOUT}" for name in unsent)
+    return replace(_make_sheet_rows(lines, *found), notes=notes)
 
 
 def _make_sheet_rows(lines: Lines, times_ns: Int64, input_lens: Int64, output_lens: Int64) -> TraceRows:
@@ -392,57 +392,23 @@ def _make_sheet_rows(lines: Lines, times_ns: Int64, input_lens: Int64, output_le
     )
 
 
-def _read_columns(lines: Lines, begin: int, width: int) -> list[tuple[str, ...]]:
-    stop, rows = min(begin + _PIECE, len(lines)), []
-    with suppress(csv.Error):
-        rows = list(csv.reader(map(bytes.decode, lines.read_span(begin, stop)), strict=True))
-    if len(rows) != stop - begin:  # a row that is unusual, or wrong, which is named
-        rows = list(islice(read_row_cells(lines, begin, len(lines)), stop - begin))
-    if set(map(len, rows)) != {width}:
-        i = next(i for i, row in enumerate(rows) if len(row) != width)
-        raise lines.refusal(begin + i, f"has {len(rows[i])} columns, and the header {width}")
-    return list(zip(*rows, strict=True))
+def _parse_length(text: str, column: str) -> int:
+    is_number = text.isascii() and text.strip().isdigit() and len(text) <= _MOST_DIGITS
+    if not is_number or (length := int(text)) > parsing.MOST_TOKENS:
+        raise ValueError(
+            f"{column} {quote_value(text)} is not a number of tokens from 0 to {parsing.MOST_TOKENS}"
+        )
+    return length
 
 
-def _read_lengths(texts: Sequence[str], lines: Lines, first: int, column: str) -> Int64:
-    digits = "".join(texts)
-    if digits.isascii() and digits.isdigit() and all(texts) and max(map(len, texts)) <= _MOST_DIGITS:
-        lens = np.fromiter(map(int, texts), np.int64, len(texts))
-        if lens.max() <= parsing.MOST_TOKENS:
-            return lens
-    lens = np.zeros(len(texts), np.int64)
-    for i, text in enumerate(texts):
-        is_whole = text.isascii() and text.strip().isdigit() and len(text) <= _MOST_DIGITS
-        if not is_whole or int(text) > parsing.MOST_TOKENS:
-            why = f"{quote_value(text)} is not a number of tokens from 0 to {parsing.MOST_TOKENS}"
-            raise lines.refusal(first + i, f"{column} {why}")
-        lens[i] = int(text)
-    return lens
-
-
-def _read_seconds(texts: Sequence[str], lines: Lines, first: int) -> Int64:
-    if not _are_seconds(texts):
-        i = next(i for i, text in enumerate(texts) if not _are_seconds((text,)))
-        raise lines.refusal(first + i, f"{quote_value(texts[i])} is not a time in seconds from 0")
-    return np.rint(np.array(texts, np.float64) * 1e9).astype(np.int64)
-
-
-def _are_seconds(texts: Sequence[str]) -> bool:
+def _parse_seconds_ns(text: str) -> int:
     try:
-        seconds = np.fromiter(map(float, texts), np.float64, len(texts))
+        seconds = float(text)
     except ValueError:
-        return False
-    return bool(((seconds >= 0) & (seconds <= parsing.MOST_SECONDS * 8)).all())
-
-
-def _read_dates(texts: Sequence[str], lines: Lines, first: int) -> Int64:
-    times_ns = np.zeros(len(texts), np.int64)
-    for i, text in enumerate(texts):
-        try:
-            times_ns[i] = parse_instant_ns(text)
-        except ValueError as error:
-            raise lines.refusal(first + i, f"{error}") from None
-    return times_ns
+        seconds = -1.0
+    if not 0 <= seconds <= parsing.MOST_SECONDS * 8:
+        raise ValueError(f"{quote_value(text)} is not a time in seconds from 0")
+    return round(seconds * 1e9)
 
 
 def read_row_cells(lines: Lines, begin: int, stop: int) -> Iterator[list[str]]:

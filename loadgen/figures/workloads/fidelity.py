@@ -186,11 +186,6 @@ def find_ks_distance(own: NDArray[Any], other: NDArray[Any]) -> float | None:
     return distance
 
 
-def compare_workloads(first: LoadColumns, second: LoadColumns) -> Fidelity:
-    """Compare a workload, the second, with the one that it was made of."""
-    return compare_measured((first, measure_workload(first)), (second, measure_workload(second)))
-
-
 def compare_measured(
     first: tuple[LoadColumns, WorkloadFigures], second: tuple[LoadColumns, WorkloadFigures]
 ) -> Fidelity:

@@ -14,8 +14,11 @@ Waldspurger, Park, Garthwaite, Ahmad 2015).
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.block_hashes import chain_hashes, find_savings, mix_words
@@ -56,8 +59,8 @@ class ReuseFigures(msgspec.Struct, frozen=True):
 class _Uses(msgspec.Struct, frozen=True):
     """Uses of blocks in the order in which a cache sees them: of each prompt the last block first."""
 
-    ids: Int64  # of each block with all before it
-    requests: Int64
+    before: Int64  # the index of the last use of the same block with all before it; -1 of a first use
+    requests: NDArray[Any]  # int32
     tokens: Int64  # that its reuse saves: of whole blocks of the server's, and never a prompt's last token
     scale: float  # uses of the workload for each of these
 
@@ -78,45 +81,55 @@ def measure_reuse(load: LoadColumns, most_blocks: int = MOST_BLOCKS) -> ReuseFig
     if load.blocks is None or load.starts is None or load.block_tokens < 1:
         return None
     total = int(load.input_lens[load.input_lens > 0].sum())
-    uses = _list_uses(load, most_blocks)
     if not total:
         return None
-    before = _find_last_uses(uses.ids)
-    runs = _find_runs(uses.requests, before)
-    begins = np.searchsorted(uses.requests, uses.requests[runs.first])
-    deepest = _count_distances(runs, begins, np.concatenate(([0], np.cumsum(before < 0))))
-    reused = before >= 0
-    places = np.arange(int(runs.lens.sum())) - np.repeat(np.cumsum(runs.lens) - runs.lens, runs.lens)
-    blocks = np.repeat(deepest, runs.lens) - places + 1
-    distances = blocks.astype(np.float64) * (uses.scale * load.block_tokens)
+    uses = _list_uses(load, most_blocks)
+    scale, reused = uses.scale, uses.before >= 0
+    gaps_s: tuple[float, ...] = ()
     saved = uses.tokens[reused]
+    if load.times_ns is not None:  # between two uses of each reused block
+        gaps_ns = load.times_ns[uses.requests[reused]]
+        gaps_ns -= load.times_ns[uses.requests[uses.before[reused]]]
+        gaps_s = tuple(gap / SECOND_NS for gap in _find_quantiles(*_weigh(gaps_ns, saved)))
+        del gaps_ns
+    distances = _find_distances(uses)
+    distances *= scale * load.block_tokens
     excess = 0.0
-    if uses.scale > 1:  # what the sample has too few of is as near as can be: blocks that nearly all share
+    if scale > 1:  # what the sample has too few of is as near as can be: blocks that nearly all share
         in_all = int(_find_savings(load, np.arange(len(load)), _count_used(load)).sum())
-        excess = in_all - uses.scale * int(uses.tokens.sum())
-    order = np.argsort(distances, kind="stable")
-    distances, grown = distances[order], np.cumsum(saved[order]).astype(np.float64) * uses.scale
+        excess = in_all - scale * int(uses.tokens.sum())
+    del uses  # the arrays of this function are most of the memory that a workload takes
+    ordered, grown = _weigh(distances, saved)
+    del distances, saved
+    grown *= scale
     sizes = _FIRST_SIZE * 2.0 ** (np.arange(_MOST_SIZES) / _PER_OCTAVE)
     # Up to the first that holds the farthest.
-    sizes = sizes[: int(np.searchsorted(sizes, distances[-1] if len(distances) else 0.0)) + 1]
-    reached = np.searchsorted(distances, sizes, "right")
-    shares = (np.concatenate(([0.0], grown))[reached] + excess) / total
+    sizes = sizes[: int(np.searchsorted(sizes, ordered[-1] if len(ordered) else 0.0)) + 1]
+    reached = np.searchsorted(ordered, sizes, "right")
+    shares = (np.append(grown, 0.0)[reached - 1] + excess) / total  # none reached: the last
     share = float(np.clip(((grown[-1] if len(grown) else 0.0) + excess) / total, 0.0, 1.0))
-    gaps_s = None
-    if load.times_ns is not None:  # between two uses of each reused block
-        gaps_ns = load.times_ns[uses.requests[reused]] - load.times_ns[uses.requests[before[reused]]]
-        gaps_s = gaps_ns / SECOND_NS
     return ReuseFigures(
         load.block_tokens,
         total,
-        round(int((~reused).sum()) * uses.scale) * load.block_tokens,
+        round(int((~reused).sum()) * scale) * load.block_tokens,
         share,
         sizes,
         np.clip(shares, 0.0, 1.0),
-        _find_quantiles(distances, grown),
-        () if gaps_s is None else _find_quantiles(*_weigh(gaps_s, saved)),
-        1 / uses.scale,
+        _find_quantiles(ordered, grown),
+        gaps_s,
+        1 / scale,
     )
+
+
+def _find_distances(uses: _Uses) -> Float64:
+    """Find the stack distance of each use that is not a first one, in blocks that were measured."""
+    runs = _find_runs(uses.requests, uses.before)
+    begins = np.searchsorted(uses.requests, uses.requests[runs.first])
+    deepest = _count_distances(runs, begins, np.concatenate(([0], np.cumsum(uses.before < 0))))
+    ends = np.cumsum(runs.lens)
+    distances = np.repeat(deepest + 1 + ends - runs.lens, runs.lens).astype(np.float64)
+    distances -= np.arange(len(distances))
+    return distances
 
 
 def _count_used(load: LoadColumns) -> Int64:
@@ -126,7 +139,7 @@ def _count_used(load: LoadColumns) -> Int64:
     return used
 
 
-def _find_savings(load: LoadColumns, rows: Int64, counts: Int64) -> Int64:
+def _find_savings(load: LoadColumns, rows: NDArray[Any], counts: NDArray[Any]) -> Int64:
     """Return the tokens of prompts that their first `counts` blocks save, int64[rows]."""
     return find_savings(counts * load.block_tokens, load.input_lens[rows])
 
@@ -147,16 +160,20 @@ def _list_uses(load: LoadColumns, most: int) -> _Uses:
         # By its hash the same id is always or never in the sample.
         kept = mix_words(chain.view(np.uint64) + np.uint64(1)) < threshold if scale > 1 else slice(None)
         ids.append(chain[kept])
-        rows.append(own[kept])
-        depths.append(np.full(len(rows[-1]), depth, np.int64))
+        rows.append(own[kept].astype(np.int32))
+        depths.append(np.full(len(rows[-1]), depth, np.int32))
     if not ids:
-        return _Uses(empty := np.zeros(0, np.int64), empty, empty, 1.0)
-    all_ids, row, depth_of = np.concatenate(ids), np.concatenate(rows), np.concatenate(depths)
-    ends = np.cumsum(used)
-    order = np.argsort(ends[row] - depth_of)
+        return _Uses(empty := np.zeros(0, np.int64), empty.astype(np.int32), empty, 1.0)
+    row, depth_of = np.concatenate(rows), np.concatenate(depths)
+    del rows, depths
+    order = np.argsort(np.cumsum(used)[row] - depth_of)
     row, depth_of = row[order], depth_of[order]
+    all_ids = np.concatenate(ids)[order]
+    del ids, order
+    before = _find_last_uses(all_ids)
+    del all_ids
     tokens = _find_savings(load, row, depth_of + 1) - _find_savings(load, row, depth_of)
-    return _Uses(all_ids[order], row, tokens, scale)
+    return _Uses(before, row, tokens, scale)
 
 
 def _find_last_uses(ids: Int64) -> Int64:
@@ -168,7 +185,7 @@ def _find_last_uses(ids: Int64) -> Int64:
     return before
 
 
-def _find_runs(requests: Int64, before: Int64) -> _Runs:
+def _find_runs(requests: NDArray[Any], before: Int64) -> _Runs:
     """Find runs of one prompt's successive uses whose last uses are successive uses of one earlier prompt."""
     reused = np.flatnonzero(before >= 0)
     rows, origins = requests[reused], requests[before[reused]]
@@ -231,13 +248,13 @@ def _sum_before(keys: Int64, weights: Int64) -> Int64:
     return sums
 
 
-def _weigh(values: Float64, weights: Int64) -> tuple[Float64, Float64]:
+def _weigh(values: Float64 | Int64, weights: Int64) -> tuple[Float64 | Int64, Float64]:
     """Return values in order, and the sum of the weights up to each."""
-    order = np.argsort(values)
-    return values[order], np.cumsum(weights[order]).astype(np.float64)
+    order = np.argsort(values, kind="stable")
+    return values[order], np.cumsum(weights[order], dtype=np.float64)
 
 
-def _find_quantiles(values: Float64, grown: Float64) -> tuple[float, ...]:
+def _find_quantiles(values: Float64 | Int64, grown: Float64) -> tuple[float, ...]:
     """Return the P10, P50 and P90 of ascending values by the sums of their weights; () if there are none."""
     if not len(values) or not grown[-1]:
         return ()

@@ -9,14 +9,19 @@ from msgspec.structs import replace
 from builders.required import require
 from loadgen.base.clock import SECOND_NS
 from loadgen.figures.workloads.fidelity import (
+    Fidelity,
     LengthCount,
-    compare_workloads,
+    compare_measured,
     correlate_ranks,
     find_ks_distance,
     measure_lengths,
     measure_workload,
 )
 from loadgen.figures.workloads.load_columns import NO_DELAY, LoadColumns
+
+
+def compare_workloads(first: LoadColumns, second: LoadColumns) -> Fidelity:
+    return compare_measured((first, measure_workload(first)), (second, measure_workload(second)))
 
 
 def make_load(requests: int = 4000) -> LoadColumns:

@@ -28,21 +28,7 @@ from loadgen.features.traces.learn.prompt_blocks import Measured, PromptMeter, S
 
 PARTS = 64  # of sessions, by the first bits of their hash
 _DEEPEST = 4  # agents inside one another
-_RECORD = np.dtype(
-    [
-        ("session", "<u8"),
-        ("begin_ns", "<i8"),
-        ("end_ns", "<i8"),  # UNKNOWN: it is not in the log
-        ("order", "<i8"),  # of the log's rows
-        ("input_len", "<i4"),
-        ("output_len", "<i4"),
-        ("cancelled", "<i4"),
-        ("sampling", "<i4"),  # the number of its values; UNKNOWN: none
-        ("blocks_at", "<i8"),  # among all hashes
-        ("blocks", "<i8"),
-        *((f"agent_{depth}", "<u8") for depth in range(_DEEPEST)),  # hashes of their ids, 0 for none
-    ]
-)
+_FIELDS = ("<u8", "<i8", "<i8", "<i8", "<i4", "<i4", "<i4", "<i4", "<i8", "<i8", *["<u8"] * _DEEPEST)
 _PACK = struct.Struct(f"<Qqqqiiiiqq{_DEEPEST}Q").pack
 _MOST_OPEN, _MOST_LINKS, _MOST_SAMPLINGS = 1 << 16, 1 << 18, 4096
 _LINKED_NS = 3600 * SECOND_NS  # a prompt goes on with one that came within an hour
@@ -60,19 +46,19 @@ def open_temporary(stack: ExitStack, directory: Path, count: int) -> list[IO[byt
 
 
 class KeptCall(NamedTuple):
-    """What is kept of a call, as the columns of the spool."""
+    """What is kept of a call: the columns of the spool."""
 
-    session: int
+    session: int  # its hash
     begin_ns: int
-    end_ns: int
-    order: int
+    end_ns: int  # UNKNOWN: it is not in the log
+    order: int  # of the log's rows
     input_len: int
     output_len: int
-    cancelled: int
-    sampling: int
-    blocks_at: int
+    cancelled: bool
+    sampling: int  # the number of its values; UNKNOWN: none
+    blocks_at: int  # among all hashes
     blocks: int
-    outer: int
+    outer: int  # hashes of its agents' ids, 0 for none
     agent: int
     inner: int
     innermost: int
@@ -83,17 +69,7 @@ class KeptCall(NamedTuple):
         return tuple(filter(None, self[-_DEEPEST:])) if self.outer else ()
 
 
-class _OpenCall(msgspec.Struct):
-    session: int
-    begin_ns: int
-    end_ns: int
-    order: int
-    lens: list[int]  # of prompt and answer
-    limit: int
-    cancelled: bool
-    sampling: int
-    blocks: tuple[int, int]
-    agents: list[int]
+_RECORD = np.dtype(list(zip(KeptCall._fields, _FIELDS, strict=True)))
 
 
 class _LastPrompt(msgspec.Struct, frozen=True, gc=False):
@@ -114,12 +90,12 @@ class CallSpool:
         self._stack = ExitStack()
         self._files = open_temporary(self._stack, directory, PARTS + 1)
         self._buffers = [bytearray() for _ in range(PARTS)]
-        self._open: OrderedDict[str, _OpenCall] = OrderedDict()
+        self._open: OrderedDict[str, tuple[KeptCall, int]] = OrderedDict()  # and the longest answer
         self._conversations: OrderedDict[int, int] = OrderedDict()  # sessions
         self._prompts: OrderedDict[int, list[_LastPrompt]] = OrderedDict()  # by their last block
         self.samplings: dict[tuple[tuple[str, float], ...], int] = {}  # numbers of the ways to sample answers
         self.blocks = 0
-        self.calls = self.cancelled = self.without_end = self.joined = 0
+        self.calls = self.joined = 0
         self.first_ns, self.last_ns = 0, 0
         self.notes: Counter[str] = Counter()
 
@@ -132,32 +108,34 @@ class CallSpool:
     def add(self, call: Call) -> None:
         """Keep a call: its times, lengths, the hashes of its prompt and of its session's id."""
         made = self.meter.measure(call)
-        at = self.blocks
         self._files[PARTS].write(made.blocks.tobytes())
-        self.blocks += len(made.blocks)
         self.first_ns = min(self.first_ns, call.begin_ns) if self.calls else call.begin_ns
         self.last_ns = max(self.last_ns, call.begin_ns)
-        kept = _OpenCall(
+        agents = [self._salt.hash_name("agent", agent) for agent in call.agents[:_DEEPEST]]
+        kept = KeptCall(
             self._find_session(call, made),
             call.begin_ns,
             call.end_ns,
             self.calls,
-            [made.input_len, made.output_len],
-            call.output_limit,
+            made.input_len,
+            made.output_len,
             call.cancelled,
             self._number_sampling(call),
-            (at, len(made.blocks)),
-            [self._salt.hash_name("agent", agent) for agent in call.agents[:_DEEPEST]],
+            self.blocks,
+            len(made.blocks),
+            *agents,
+            *[0] * (_DEEPEST - len(agents)),
         )
+        self.blocks += len(made.blocks)
         self.calls += 1
         if not call.name:
-            self._write(kept)
+            self._write(kept, call.output_limit)
             return
         if (earlier := self._open.pop(call.name, None)) is not None:
-            self._write(earlier)
-        self._open[call.name] = kept
+            self._write(*earlier)
+        self._open[call.name] = kept, call.output_limit
         if len(self._open) > _MOST_OPEN:
-            self._write(self._open.popitem(last=False)[1])
+            self._write(*self._open.popitem(last=False)[1])
 
     def end(self, end: CallEnd) -> None:
         """Note the end of a call that was added; one that is not known any more is ignored.
@@ -168,17 +146,21 @@ class CallSpool:
         name = next((found for found in names if found in self._open), None)
         if name is None:
             return
-        kept = self._open[name]
-        if kept.end_ns == UNKNOWN:
-            kept.end_ns = max(end.end_ns, kept.begin_ns)
-        kept.cancelled |= end.cancelled
-        if kept.lens[1] == UNKNOWN:
-            kept.lens[1] = self.meter.measure_end(end, kept.limit)
+        kept, limit = self._open[name]
+        output_len = kept.output_len
+        self._open[name] = (
+            kept._replace(
+                end_ns=max(end.end_ns, kept.begin_ns) if kept.end_ns == UNKNOWN else kept.end_ns,
+                cancelled=kept.cancelled or end.cancelled,
+                output_len=self.meter.measure_end(end, limit) if output_len == UNKNOWN else output_len,
+            ),
+            limit,
+        )
 
     def finish(self) -> None:
         """Write all calls to disk, after the last row of the log."""
-        for kept in self._open.values():
-            self._write(kept)
+        for kept, limit in self._open.values():
+            self._write(kept, limit)
         self._open.clear()
         for part in range(PARTS):
             self._flush(part)
@@ -276,29 +258,16 @@ class CallSpool:
             return UNKNOWN
         return self.samplings.setdefault(pairs, len(self.samplings))
 
-    def _write(self, kept: _OpenCall) -> None:
+    def _write(self, kept: KeptCall, limit: int) -> None:
         """Write a call that is over, or whose end does not come, to the part of its session."""
-        input_len, output_len = kept.lens
+        output_len = kept.output_len
         if output_len == UNKNOWN:
-            how = "the longest that was asked for" if kept.limit != UNKNOWN else "unknown, sent as 1 token"
+            how = "the longest that was asked for" if limit != UNKNOWN else "unknown, sent as 1 token"
             self.meter.answers[how] += 1
-            output_len = kept.limit if kept.limit != UNKNOWN else NO_ANSWER_LEN
-        self.cancelled += kept.cancelled
-        self.without_end += kept.end_ns == UNKNOWN
-        agents = [*kept.agents, *[0] * (_DEEPEST - len(kept.agents))]
+            output_len = limit
+        kept = kept._replace(output_len=min(max(output_len, NO_ANSWER_LEN), parsing.MOST_TOKENS))
         part = kept.session >> 58
-        self._buffers[part] += _PACK(
-            kept.session,
-            kept.begin_ns,
-            kept.end_ns,
-            kept.order,
-            input_len,
-            min(max(output_len, NO_ANSWER_LEN), parsing.MOST_TOKENS),
-            kept.cancelled,
-            kept.sampling,
-            *kept.blocks,
-            *agents,
-        )
+        self._buffers[part] += _PACK(*kept)
         if len(self._buffers[part]) > _FLUSHED_BYTES:
             self._flush(part)
 

@@ -67,6 +67,7 @@ _MARCH, _LEAP_DAY = 3, (2, 29)
 _DAY_NS = 86_400 * SECOND_NS
 _YEAR_NS = 365 * _DAY_NS
 _MOST_KEPT = 1 << 16  # calls of which something is kept for a later line
+_HEAD_LETTERS = 2000  # of a line, in which a request's id ends: prompts may quote such lines
 NO_ANSWER, NO_MODEL = "failed: no answer", "no request for an answer of a language model"
 _KINDS = ("completion", "messages", "responses", "generate_content", "pass_through")
 _CACHED = "answered from LiteLLM's own cache"
@@ -105,22 +106,24 @@ class _LineReader:
         at_ns = self._clock.read_ns(line)
         if at_ns is None:
             return
-        if found := _RECEIVED.search(line):
+        if found := _RECEIVED.search(line, 0, _HEAD_LETTERS):
             yield _read_call(found[1], line[found.end() :], at_ns, self._details)
-        elif found := _DETAILS.search(line):
-            text, rest = _split_literal(line[found.end() :])
-            keep_latest(self._details, found[1], (text, _read_ids(rest)), _MOST_KEPT)
-        elif found := _ABORTED.search(line):
+        elif found := _DETAILS.search(line, 0, _HEAD_LETTERS):
+            literal, rest = _split_literal(line[found.end() :])
+            ids = _read_ids(rest)
+            text = _read_literal(literal) if ids is None else None
+            keep_latest(self._details, found[1], (text, ids), _MOST_KEPT)
+        elif "borted" in line and (found := _ABORTED.search(line)):
             for name in (found[1] or found[2]).split(","):
                 streamed = self._take_streamed(name, name.rpartition("-")[0])
                 yield CallEnd(name=name, end_ns=at_ns, output_len=streamed, cancelled=True)
-        elif found := _ANSWERED.search(line):
+        elif found := _ANSWERED.search(line, 0, _HEAD_LETTERS):
             yield from self._read_answer(found, line[found.end() :], at_ns)
 
     def _read_answer(self, found: re.Match[str], rest: str, at_ns: int) -> Iterator[CallEnd]:
         """Yield the end of a call by the line of its answer; a message of a stream alone is counted."""
         name, stream, details = found.groups()
-        answer, rest = _split_literal(rest.removeprefix(": ")) if rest.startswith(": ") else (None, rest)
+        literal, rest = _split_literal(rest.removeprefix(": ")) if rest.startswith(": ") else ("", rest)
         ids = _read_ids(rest)
         if stream == _DELTA:
             counted, more = (self._tokens, len(ids or ())) if details else (self._deltas, 1)
@@ -135,7 +138,7 @@ class _LineReader:
             name=name,
             end_ns=at_ns,
             output_len=len(ids) if ids is not None else streamed,
-            answer=answer,
+            answer=_read_literal(literal),
             cancelled=finished is not None and finished[1] == "abort",
             at_limit=finished is not None and finished[1] == "length",
         )
@@ -180,12 +183,13 @@ def _read_call(
 ) -> Call | SkippedRow:
     """Read the line of a request that came, with the prompt of the line before it where that has it."""
     text, ids = details.pop(name, (None, None))
-    is_whole = rest.startswith("prompt: ")
+    literal, is_whole = "", rest.startswith("prompt: ")
     if is_whole:
-        text, rest = _split_literal(rest.removeprefix("prompt: "))
+        literal, rest = _split_literal(rest.removeprefix("prompt: "))
     head, mark, after = rest.rpartition(", prompt_token_ids: ")
     if is_whole:
         ids = _read_ids(f"{mark}{after}")
+        text = _read_literal(literal) if ids is None else None
     rest = _LITERAL.sub("''", head or rest)  # stop strings and schemas, which may hold anything
     begin = _PARAMS.search(rest)
     if begin is None:
@@ -204,15 +208,22 @@ def _read_call(
     )
 
 
-def _split_literal(text: str) -> tuple[str | None, str]:
-    """Split a quoted Python text off the start; (None, text) where the text does not begin with a quote."""
+def _split_literal(text: str) -> tuple[str, str]:
+    """Split a quoted Python text off the start; ("", text) where the text does not begin with a quote."""
     if text[:1] not in ("'", '"'):
-        return None, text
+        return "", text
     found = _LITERAL.match(text)
     if found is None:
         raise ValueFault("a prompt does not end: is the line cut?")
+    return found[0], text[found.end() :]
+
+
+def _read_literal(literal: str) -> str | None:
+    """Read a quoted Python text, which is slow where it has escapes; None of ""."""
+    if "\\" not in literal:
+        return literal[1:-1] if literal else None
     try:
-        return str(ast.literal_eval(found[0])), text[found.end() :]
+        return str(ast.literal_eval(literal))
     except (ValueError, SyntaxError):
         raise ValueFault("a prompt is no text of Python: is the line cut?") from None
 

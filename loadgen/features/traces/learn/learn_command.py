@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple, cast
 
+from msgspec.structs import replace
+
 from loadgen.base import parsing
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import ExitCode, UsageError
@@ -22,11 +24,17 @@ from loadgen.base.text import format_count, format_json, label_lines
 from loadgen.features.traces.learn import known_logs, log_rows
 from loadgen.features.traces.learn.call_spool import CallSpool
 from loadgen.features.traces.learn.calls import CUT, Call, CallEnd, LogFault, LogFile, Rows, SkippedRow
-from loadgen.features.traces.learn.learned_sessions import LearnedColumns, LearnedSessions, make_log_columns
+from loadgen.features.traces.learn.learned_sessions import LearnedColumns, LearnedSessions, list_log_calls
 from loadgen.features.traces.learn.log_rows import COLUMNS, parse_columns
 from loadgen.features.traces.learn.prompt_blocks import BLOCK, PromptMeter, Salt, describe_counting
 from loadgen.features.traces.workload import WorkloadHead, encode_row
-from loadgen.figures.workloads.fidelity import Fidelity, compare_workloads
+from loadgen.figures.workloads.fidelity import (
+    Fidelity,
+    WorkloadFigures,
+    compare_measured,
+    measure_workload,
+)
+from loadgen.figures.workloads.load_columns import LoadColumns
 from loadgen.plan.tokenizers import load_tokenizer
 from loadgen.run.live_display import choose_display
 
@@ -106,8 +114,7 @@ def main(argv: Sequence[str]) -> int:
                 file.close()
             if not rows.rows:
                 raise UsageError(f"--scale {options.scale:g}: no session of {options.log} is left")
-            own, made = make_log_columns(spool), learned.make()
-            fidelity = None if own is None or made is None else compare_workloads(own, made)
+            fidelity = _measure_fidelity(spool, learned)
             head = _make_head(name, spool, rows, options, left_out)
             if fidelity is not None:
                 head.fidelity = fidelity.json()
@@ -156,6 +163,19 @@ def _skip_cut_row(rows: Rows) -> Rows:
         if not fault.is_cut:
             raise
         yield 0, SkippedRow(CUT)
+
+
+def _measure_fidelity(spool: CallSpool, learned: LearnedColumns) -> Fidelity | None:
+    """Compare a workload with its log; None if one of them is too large. Blocks are held of one at a time."""
+    if (made := _measure_columns(learned)) is None or (log := list_log_calls(spool)) is None:
+        return None
+    own = _measure_columns(log)
+    return None if own is None else compare_measured(own, made)
+
+
+def _measure_columns(columns: LearnedColumns) -> tuple[LoadColumns, WorkloadFigures] | None:
+    load = columns.make()
+    return None if load is None else (replace(load, blocks=None), measure_workload(load))
 
 
 def _join_parts(file: BinaryIO, head: WorkloadHead, body: IO[bytes], packed: bool) -> None:

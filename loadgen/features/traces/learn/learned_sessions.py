@@ -160,33 +160,31 @@ class LearnedColumns:
         self.full = len(self._inputs) > MOST_CALLS or len(self._blocks) > MOST_BLOCKS
 
     def make(self) -> LoadColumns | None:
-        """Make the columns in the order of time; None of more than 2²⁰ calls or 2²³ blocks."""
+        """Make the columns in the order of time, once; None of more than 2²⁰ calls or 2²³ blocks."""
         if self.full:
             return None
-        columns = (
-            self._times_ns, self._inputs, self._outputs, self._sessions, self._counts, self._blocks,
-        )  # fmt: skip
-        times_ns, inputs, outputs, sessions, counts, blocks = (
-            np.frombuffer(column, np.int64) for column in columns
+        times_ns, inputs, outputs, sessions, counts = (
+            np.frombuffer(column, np.int64)
+            for column in (self._times_ns, self._inputs, self._outputs, self._sessions, self._counts)
         )
         order = np.argsort(times_ns, kind="stable")
-        begins = np.cumsum(counts) - counts
-        starts = np.concatenate(([0], np.cumsum(counts[order]))).astype(np.int64)
-        at = np.arange(starts[-1]) + np.repeat(begins[order] - starts[:-1], counts[order])
+        begins, blocks = np.cumsum(counts) - counts, np.frombuffer(self._blocks, np.int64)
+        self._blocks = array("q")
+        spans = [blocks[begins[i] : begins[i] + counts[i]] for i in order.tolist()] if len(blocks) else []
         return LoadColumns(
             self._name,
             inputs[order],
             outputs[order],
             times_ns[order] - times_ns[order[0]],
-            blocks[at] if len(blocks) else None,
-            starts if len(blocks) else None,
+            np.concatenate(spans) if spans else None,
+            np.concatenate(([0], np.cumsum(counts[order]))).astype(np.int64) if spans else None,
             BLOCK,
             sessions[order],
         )
 
 
-def make_log_columns(spool: CallSpool) -> LoadColumns | None:
-    """Make the columns of a log's calls in the order of time; None of more than 2²⁰ calls or 2²³ blocks."""
+def list_log_calls(spool: CallSpool) -> LearnedColumns | None:
+    """List the columns of a log's calls; None of more than 2²⁰ calls or 2²³ blocks."""
     if spool.calls > MOST_CALLS or spool.blocks > MOST_BLOCKS:
         return None
     columns = LearnedColumns("log")
@@ -194,4 +192,4 @@ def make_log_columns(spool: CallSpool) -> LoadColumns | None:
         for call in session:
             blocks = spool.read_blocks(call).tolist()
             columns.add_call(number, call.begin_ns, (call.input_len, call.output_len), blocks)
-    return columns.make()
+    return columns
