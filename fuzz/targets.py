@@ -137,7 +137,7 @@ TARGETS = {
     # records of many runs
     "records": Target(
         f"{_USER}:records",
-        ("loadgen.study.sweep_record", "loadgen.study.series.campaign.campaign_store"),
+        ("loadgen.study.series_record", "loadgen.study.series.campaign.campaign_store"),
         (),
         2048,
     ),

@@ -93,7 +93,7 @@ VERBS = {
     "sweep": Verb(
         MEASURE,
         "How do figures change with load, length or settings?",
-        "loadgen.study.series.sweep.sweep_command",
+        "loadgen.study.series.sweep_command",
     ),
     "limit": Verb(
         MEASURE,

@@ -32,8 +32,8 @@ from loadgen.settings import run_settings, server_settings
 from loadgen.study.audit import findings
 from loadgen.study.audit.findings import CHECKS
 from loadgen.study.compare.comparability import COMPARABILITY
+from loadgen.study.series import grid
 from loadgen.study.series.limit import limit_search, search
-from loadgen.study.series.sweep import grid
 from loadgen.transport import memory_room
 from loadgen.transport.failure import FailureKind
 from loadgen.verdict import load_checks

@@ -36,7 +36,7 @@ from loadgen.study.series.campaign import arms, campaign_file
 from loadgen.study.series.campaign.campaign_command import campaign_parser
 from loadgen.study.series.ladder_command import ladder_parser
 from loadgen.study.series.limit.limit_command import limit_parser
-from loadgen.study.series.sweep.sweep_command import sweep_parser
+from loadgen.study.series.sweep_command import sweep_parser
 from loadgen.study.verify.verify_command import verify_parser
 from loadgen_servers.engine.cli import parser as engine_parser
 

@@ -40,7 +40,8 @@ VERBS_OF = {
     "loadgen/study/pages/": ("report", "bench"),
     "loadgen/study/series/limit/": ("limit",),
     "loadgen/study/limit_record": ("limit",),
-    "loadgen/study/series/sweep/": ("sweep",),
+    "loadgen/study/series/sweep_command": ("sweep",),
+    "loadgen/study/series/grid": ("sweep",),
     "loadgen/study/series/ladder_command": ("ladder",),
     "loadgen/study/series/point_runs": ("sweep", "limit"),
     "loadgen/study/series/": ("campaign", "bench", "limit", "sweep"),  # whose flags are a campaign's keys

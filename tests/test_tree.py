@@ -52,7 +52,7 @@ CHOOSERS = {
 }  # fmt: skip
 INSIDE = {
     "study": [
-        "repeats", "load_table", "knee", "sweep_record", "limit_record", "labels", "quality",
+        "repeats", "load_table", "knee", "series_record", "sweep_record", "limit_record", "labels", "quality",
         "run_summary", "bundle", "speed", "importers", "consistency", "compare", "answer", "compare_command",
         "audit", "judging_api", "pages", "describe", "history", "series", "gate", "verify", "bundle_command",
     ],

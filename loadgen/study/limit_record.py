@@ -18,10 +18,10 @@ from loadgen.figures.objectives import Standing, list_written_names, name_number
 from loadgen.plan.profile import Profile
 from loadgen.report.run import Run
 from loadgen.study.load_table import SIMULATION
+from loadgen.study.series_record import SeriesRecord
 from loadgen.study.sweep_record import LoadAxis
 
 LIMIT = "limit.json"
-FORMAT = 2
 
 # What of the server (or the client) the evidence of the lowest failing load points to.
 Bottleneck = Literal["queue", "prefill", "decode", "kv-cache", "client", "unknown"]
@@ -107,10 +107,11 @@ class LimitRun(BaseModel, extra="forbid", frozen=True):
         return self.standing is Standing.MEETS
 
 
-class LimitRecord(BaseModel, extra="forbid", frozen=True):
+class LimitRecord(SeriesRecord, frozen=True):
     """A search: what was asked, its runs in order, and the answer."""
 
-    format: int = FORMAT
+    file_name, owner = LIMIT, "a search's"
+    format: int = 2
     loadgen: str = __version__
     name: str
     command: tuple[str, ...]  # secrets hidden

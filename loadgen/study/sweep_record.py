@@ -7,25 +7,22 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
-from pydantic import BaseModel, ValidationError, field_validator
+from pydantic import BaseModel, field_validator
 from pydantic_core import to_jsonable_python
 
 from loadgen import __version__
-from loadgen.base.errors import UsageError
 from loadgen.base.text import clean_line
 from loadgen.base.untrusted import read_file_bytes, read_mapping
 from loadgen.report.result_file import OURS
 from loadgen.report.run import Run
 from loadgen.report.run_directory import LARGEST_RESULT, RESULT
-from loadgen.settings.validation import explain_format, explain_unknown
+from loadgen.study.series_record import SeriesRecord
 
 SWEEP = "sweep.json"
-# 1: also what became of each point, which is read from its run since.
-FORMAT = 2
 POINTS, FAILED = "points", "failed"  # folders of the runs, and of why a point has none that counts
 
 LoadAxis = Literal["concurrency", "rate"]  # requests in flight; requests per second
@@ -56,10 +53,11 @@ class SweepPoint(BaseModel, extra="forbid", frozen=True):
         return f"{self.number:03d}-{plain}"[:_LONGEST_NAME]
 
 
-class SweepRecord(BaseModel, extra="forbid", frozen=True):
+class SweepRecord(SeriesRecord, frozen=True):
     """A sweep: what its command varied, and its points."""
 
-    format: int = FORMAT
+    file_name, owner = SWEEP, "a sweep's"
+    format: int = 2  # 1: also what became of each point, which is read from its run since
     loadgen: str = __version__
     name: str
     command: tuple[str, ...]  # secrets hidden
@@ -149,45 +147,6 @@ def format_value(value: Any) -> str:
     """Format a value as a command line has it, a float with the fewest digits that are exactly it."""
     short = f"{value:g}" if isinstance(value, float) else str(value)
     return short if not isinstance(value, float) or float(short) == value else repr(value)
-
-
-LARGEST_BYTES = 64 << 20
-_Kind = TypeVar("_Kind", bound=BaseModel)
-
-
-class _Version(BaseModel, extra="ignore", frozen=True):
-    """The fields that every version of a record has."""
-
-    format: int
-    loadgen: str = ""
-
-
-def read_record(path: Path, kind: type[_Kind], reads: int, of: str) -> _Kind:
-    """Read the record in a file of `of` directory, as "a sweep's"; raises UsageError.
-
-    It is raised of a file that cannot be read, is damaged, or has another format than `reads`.
-    """
-    try:
-        content = read_file_bytes(path, LARGEST_BYTES)
-    except OSError as error:
-        raise UsageError(f"{path.parent} is not {of} directory: {path}: {error.strerror}") from None
-    return parse_record(content, path, kind, reads)
-
-
-def parse_record(content: bytes, path: Path, kind: type[_Kind], reads: int) -> _Kind:
-    """Parse the record in a file's content; raises UsageError where it is damaged or of another format."""
-    try:
-        version = _Version.model_validate_json(content)
-        if other := explain_format(version.format, reads, version.loadgen):
-            raise UsageError(f"{path} {other}")
-        return kind.model_validate_json(content)
-    except ValidationError as error:
-        if unknown := explain_unknown(error):
-            raise UsageError(f"{path} {unknown}") from None
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))  # "" of what is no JSON at all
-        what = ": ".join(filter(None, (where, first["msg"].lower())))
-        raise UsageError(f"{path} is damaged: {what}") from None
 
 
 class Sweep:

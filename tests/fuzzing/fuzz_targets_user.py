@@ -8,8 +8,6 @@ import logging
 from functools import cache
 from typing import Any
 
-from pydantic import BaseModel
-
 from builders.made_limits import limit_record
 from fuzzing.fuzz_files import place, written
 from fuzzing.fuzz_odd import replaced, spots
@@ -32,11 +30,7 @@ from loadgen.study.sweep_record import SWEEP, SweepPoint, SweepRecord
 
 _WORD = b"\0"  # between the words of a command line
 _NAMED = ("sharegpt", "custom", "timed_trace")
-_KINDS: dict[str, tuple[type[BaseModel], int]] = {
-    SWEEP: (SweepRecord, sweep_record.FORMAT),
-    LIMIT: (limits.LimitRecord, limits.FORMAT),
-    campaign_store.RECORD: (campaign_store.CampaignRecord, campaign_store.FORMAT),
-}
+_KINDS = (SweepRecord, limits.LimitRecord, campaign_store.CampaignRecord)
 
 
 def command_words(data: bytes) -> None:
@@ -99,9 +93,9 @@ def _planned(**keys: Any) -> None:
 
 def records(data: bytes) -> None:
     """The record of a sweep, a search or a campaign, as the directory that holds it is read."""
-    for name, (kind, newest) in _KINDS.items():
+    for kind in _KINDS:
         with contextlib.suppress(UsageError):
-            sweep_record.parse_record(data, place() / name, kind, newest)
+            kind.parse(data, place() / kind.file_name)
 
 
 @cache

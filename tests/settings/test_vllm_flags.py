@@ -18,7 +18,7 @@ from loadgen.run.command.options import bench_parser, parse
 from loadgen.settings import request_settings, vllm_flags
 from loadgen.study.series.ladder_command import ladder_parser
 from loadgen.study.series.limit.limit_command import limit_parser
-from loadgen.study.series.sweep.sweep_command import sweep_parser
+from loadgen.study.series.sweep_command import sweep_parser
 
 FLAGS = Path(__file__).parents[1] / "data" / "flags"  # as their parsers have them
 KNOWN = {option for action in bench_parser()._actions for option in action.option_strings}

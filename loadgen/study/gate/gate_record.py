@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import write_text
@@ -15,7 +15,7 @@ from loadgen.base.text import quote_value
 from loadgen.figures.figure_table import find_figure, find_named_figure
 from loadgen.study.bundle import reading
 from loadgen.study.gate.gate_verdict import ALPHA, FIRST_LOOK, MARGIN, GateMetric, GatePlan
-from loadgen.study.sweep_record import read_record
+from loadgen.study.series_record import SeriesRecord
 
 _LEAST_MARGIN, _MOST_MARGIN = 1e-4, 0.99
 
@@ -72,8 +72,6 @@ def _find_metric(name: str, flag: str = "--metric") -> GateMetric:
 
 
 RECORD = "gate.json"
-# 1: the first.
-FORMAT = 1
 MOST_PAIRS = 1000  # as many repeats as a campaign has
 MOST_METRICS = 1000
 
@@ -86,10 +84,11 @@ def check_is_of_figure(metric: GateMetric) -> GateMetric:
     return metric
 
 
-class GateRecord(BaseModel, extra="forbid", frozen=True):
+class GateRecord(SeriesRecord, frozen=True):
     """`gate.json`: the figures with their margins, alpha and the pairs it is spent over."""
 
-    format: int = FORMAT
+    file_name, owner = RECORD, "a gate's"
+    format: int = 1
     metrics: tuple[Annotated[GateMetric, AfterValidator(check_is_of_figure)], ...] = Field(
         min_length=1, max_length=MOST_METRICS
     )
@@ -133,8 +132,7 @@ def find_gate(place: Path) -> Path:
 
 def read_gate_record(directory: Path) -> GateRecord | None:
     """Read the record in a measured gate's directory; None if it has none. Raises UsageError if damaged."""
-    path = directory / RECORD
-    return read_record(path, GateRecord, FORMAT, "a gate's") if path.is_file() else None
+    return GateRecord.read(directory) if (directory / RECORD).is_file() else None
 
 
 def write_gate_record(directory: Path, record: GateRecord) -> None:

@@ -24,11 +24,11 @@ from loadgen.run.command.api import BackgroundRun, Interrupted
 from loadgen.run.command.options import Options
 from loadgen.settings.keyword_types import BenchOptions
 from loadgen.study.limit_record import Limit
+from loadgen.study.series import grid, sweep_command
+from loadgen.study.series.grid import Variation
 from loadgen.study.series.limit import limit_command
-from loadgen.study.series.sweep import grid, sweep_command
-from loadgen.study.series.sweep.grid import Variation
-from loadgen.study.series.sweep.sweep_command import SweepRequest
-from loadgen.study.sweep_record import Sweep, read_points
+from loadgen.study.series.sweep_command import SweepRequest
+from loadgen.study.sweep_record import Sweep, SweepRecord, read_points
 
 Load = Annotated[float, Meta(gt=0)]
 Time = Annotated[float, Meta(gt=0, le=MOST_SECONDS)]
@@ -153,7 +153,7 @@ def _make_sweep(request: SweepRequest, resume: str | None, interrupts: Interrupt
             if resume is None
             else sweep_command.resume_sweep(request, Path(resume))
         )
-        record, partial = sweep_command.read_sweep(store.directory), ""
+        record, partial = SweepRecord.read(store.directory), ""
         try:
             with sweep_command.run_sweep(request, store, lambda line: None, interrupts) as execution:
                 execution.run()

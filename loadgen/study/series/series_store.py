@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 import msgspec
-from pydantic import BaseModel
 
 from loadgen.base import files
 from loadgen.base.errors import ExitCode, UsageError
@@ -38,7 +37,7 @@ from loadgen.settings.data_settings import SOURCES
 from loadgen.settings.keyword_types import WorkloadOptions
 from loadgen.settings.table import TABLE
 from loadgen.study.limit_record import LIMIT
-from loadgen.study.sweep_record import LARGEST_BYTES
+from loadgen.study.series_record import LARGEST_BYTES, SeriesRecord
 
 FAILED, SERVERS, UNFINISHED, INTERRUPTED = "failed", "servers", "unfinished", "interrupted"
 ATTEMPTS = "attempts.json"
@@ -144,9 +143,9 @@ class SeriesStore:
         os.rename(source, target)
         _sync(target.parent)
 
-    def write_record(self, record: BaseModel) -> None:
-        """Write the record to `<kind>.json`, in place of the earlier one; raises StoreError."""
-        self.replace(self.directory / f"{self.kind}.json", record.model_dump(mode="json"))
+    def write_record(self, record: SeriesRecord) -> None:
+        """Write the record, in place of the earlier one; raises StoreError."""
+        self.replace(self.directory / record.file_name, record.model_dump(mode="json"))
 
     def begin(self, step: str) -> Path:
         """Create the directory below `unfinished` in which a step is measured, if missing, and return it.

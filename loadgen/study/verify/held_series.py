@@ -38,7 +38,6 @@ from loadgen.study.series.campaign.arms import Arm, list_cells, plan_starts
 from loadgen.study.series.campaign.campaign_file import CampaignOptions
 from loadgen.study.series.campaign.campaign_store import (
     CELLS,
-    FORMAT,
     RECORD,
     ArmRecord,
     CampaignRecord,
@@ -46,10 +45,11 @@ from loadgen.study.series.campaign.campaign_store import (
 from loadgen.study.series.campaign.quality_cells import TASKS, read_tasks
 from loadgen.study.series.limit.limit_search import RUNS, make_record_again
 from loadgen.study.series.series_store import ATTEMPTS, FAILED
+from loadgen.study.series_record import LARGEST_BYTES
 from loadgen.study.speed import ladder_rows
 from loadgen.study.speed.ladder_rows import BatchRow, BatchTest, DepthTest, encode_batch_row, make_batch_row
 from loadgen.study.speed.speed_rows import FORMULAS
-from loadgen.study.sweep_record import FINISHED, LARGEST_BYTES, POINTS, SWEEP, parse_record
+from loadgen.study.sweep_record import FINISHED, POINTS, SWEEP
 from loadgen.study.verify.proof import (
     DAMAGE,
     OF_SCORES,
@@ -247,7 +247,7 @@ def hold_campaign(directory: Path, held: Proof) -> None:
     it is the default, as are a cell that is missing and the reason of one that failed.
     """
     raw, held.source = read_file_bytes(directory / RECORD, LARGEST_BYTES), "arms"
-    record = parse_record(raw, directory / RECORD, CampaignRecord, FORMAT)
+    record = CampaignRecord.parse(raw, directory / RECORD)
     hold_document(raw, encode_record(record.model_dump(mode="json")), RECORD, held)
     planned = _plan_cells(record)
     if list(record.order) != list(planned):
@@ -453,9 +453,7 @@ def hold_gate(directory: Path, held: Proof) -> None:
         held.unchecked.append(f"there is no {RECORD} next to it")
         return
     hold_document(raw, (record.model_dump_json(indent=1) + "\n").encode(), GATE, held)
-    campaign = parse_record(
-        read_file_bytes(directory / RECORD, LARGEST_BYTES), directory / RECORD, CampaignRecord, FORMAT
-    )
+    campaign = CampaignRecord.read(directory)
     arms = [_name(arm) for arm in campaign.arms]
     base = next(
         (_name(arm) for arm in campaign.arms if campaign.baseline in (_name(arm), arm.checkpoint)), ""

@@ -6,12 +6,11 @@ import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from zipfile import is_zipfile
 
 import msgspec
 from msgspec.structs import replace
-from pydantic import BaseModel
 
 from loadgen import __version__
 from loadgen.base.errors import UsageError
@@ -23,15 +22,15 @@ from loadgen.records.journal import JOURNAL
 from loadgen.report import run_directory
 from loadgen.report.result_file import OURS
 from loadgen.report.run_directory import ARRIVALS, RESULT, Result
-from loadgen.study import limit_record, sweep_record
+from loadgen.study import sweep_record
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.json_fields import ClientFormat
-from loadgen.study.limit_record import LIMIT, LimitRecord
+from loadgen.study.limit_record import LimitRecord
 from loadgen.study.load_table import mark_simulated
 from loadgen.study.run_summary import FailedCell, Reported, summarise_result, summarise_run
 from loadgen.study.speed.ladder_rows import make_speed_row
 from loadgen.study.speed.speed_rows import FORMULAS
-from loadgen.study.sweep_record import FINISHED, SWEEP, SweepRecord, SweptPoint
+from loadgen.study.sweep_record import FINISHED, SweepRecord, SweptPoint
 
 LADDER, CAMPAIGN = "ladder.json", "campaign.json"
 CELLS, FAILED = "cells", "failed"
@@ -151,9 +150,6 @@ def _read_facts(stored: Any, source: str) -> Facts:
         raise UsageError(f"{source} is damaged: {error}") from None
 
 
-_Kind = TypeVar("_Kind", bound=BaseModel)
-
-
 class StoredSweep(msgspec.Struct, frozen=True):
     """A sweep and where it is; its runs are read as any others."""
 
@@ -194,17 +190,13 @@ class StoredLimit(msgspec.Struct, frozen=True):
 
 def read_sweep(directory: Path) -> StoredSweep:
     """Read the sweep of a directory; raises UsageError of a record that is damaged or of another format."""
-    record = _read_record(directory / SWEEP, SweepRecord, sweep_record.FORMAT)
+    record = SweepRecord.read(directory)
     return StoredSweep(directory, record, sweep_record.read_points(directory, record))
 
 
 def read_limit(directory: Path) -> StoredLimit:
     """Read the search of a directory, without its runs; raises UsageError as `read_sweep`."""
-    return StoredLimit(directory, _read_record(directory / LIMIT, LimitRecord, limit_record.FORMAT))
-
-
-def _read_record(path: Path, kind: type[_Kind], reads: int) -> _Kind:
-    return sweep_record.parse_record(json_fields.read_bounded(path), path, kind, reads)
+    return StoredLimit(directory, LimitRecord.read(directory))
 
 
 def _select_below(directory: Path, runs: Iterable[str]) -> list[Path]:

@@ -23,7 +23,7 @@ from loadgen.study.series.campaign import campaign_file
 from loadgen.study.series.campaign.arms import Arm, list_cells, plan_starts
 from loadgen.study.series.campaign.campaign_file import AnswerTable, CampaignFile, CampaignOptions
 from loadgen.study.series.series_store import DAMAGE, FAILED, SeriesStore, read_json
-from loadgen.study.sweep_record import read_record
+from loadgen.study.series_record import SeriesRecord
 
 RECORD = "campaign.json"
 CELLS = "cells"
@@ -38,7 +38,7 @@ class CampaignStore(SeriesStore):
     @property
     def record(self) -> CampaignRecord:
         """The record read from `campaign.json`; raises UsageError if missing, damaged or not a campaign's."""
-        return read_record(self.directory / RECORD, CampaignRecord, FORMAT, "a campaign's")
+        return CampaignRecord.read(self.directory)
 
     def list_measured(self, failed: bool) -> list[Cell]:
         """List every finished cell, and with `failed` the failed ones, as their runs and records have them.
@@ -62,10 +62,6 @@ class CampaignStore(SeriesStore):
         return None
 
 
-# 1: the first.
-FORMAT = 1
-
-
 class ArmRecord(BaseModel, extra="forbid", frozen=True):
     """A checkpoint on a server: flags of `loadgen bench` as keys, variables filled in, secrets hidden."""
 
@@ -75,10 +71,11 @@ class ArmRecord(BaseModel, extra="forbid", frozen=True):
     profiles: tuple[str, ...]
 
 
-class CampaignRecord(CampaignOptions, frozen=True, strict=False):
+class CampaignRecord(SeriesRecord, CampaignOptions, frozen=True, strict=False):
     """`campaign.json`: the file as resolved, and what was decided once for all."""
 
-    format: int = FORMAT
+    file_name, owner = RECORD, "a campaign's"
+    format: int = 1
     loadgen: str = __version__
     file: str
     created: datetime

@@ -34,7 +34,7 @@ from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
 from loadgen.run.session import Session
 from loadgen.study import limit_record, load_table
-from loadgen.study.limit_record import LimitTable
+from loadgen.study.limit_record import LimitRecord, LimitTable
 from loadgen.study.series import point_runs
 from loadgen.study.series.campaign.arms import (
     Planned,
@@ -46,7 +46,7 @@ from loadgen.study.series.campaign.arms import (
 from loadgen.study.series.campaign.campaign_file import CoolDown
 from loadgen.study.series.campaign.quality_cells import QualityCells
 from loadgen.study.series.ladder_command import LadderClimb
-from loadgen.study.series.limit.limit_command import continue_search, read_search
+from loadgen.study.series.limit.limit_command import continue_search
 from loadgen.study.series.limit.limit_search import LimitSearch
 from loadgen.study.series.point_runs import MeasuredPoint, PointServers, Step, measure_point, run_series
 from loadgen.study.series.series_store import SERVERS, SeriesStore, StoreError
@@ -296,7 +296,7 @@ class Execution:
             seed=(self.seed.value + planned.number) % (MOST_SEED + 1),
         )
         with suppress(UsageError):  # nothing was begun there, or not this search
-            record = continue_search(read_search(place), record)
+            record = continue_search(LimitRecord.read(place), record)
         apart = self._start.arm.name if self._start.arm.attached else ""
         seed, kept = Seed(record.seed, self.seed.chosen, apart=apart), SeriesStore(place, "limit")
         search = LimitSearch(self._servers, planned.workload, goals, record, kept, seed, self.say)

@@ -29,8 +29,8 @@ from loadgen.run.attach import collect_settings
 from loadgen.run.command import bench
 from loadgen.run.command.options import Options, bench_parser, parse
 from loadgen.settings.validation import validate_table
-from loadgen.study import limit_record, sweep_record
-from loadgen.study.limit_record import FORMAT, LIMIT, LOAD_KEYS, LimitRecord, LimitTable
+from loadgen.study import limit_record
+from loadgen.study.limit_record import LOAD_KEYS, LimitRecord, LimitTable
 from loadgen.study.series import series_store
 from loadgen.study.series.limit import limit_answer
 from loadgen.study.series.limit.limit_search import LimitSearch
@@ -122,7 +122,7 @@ def find_limit(
     say(f"objectives: {', '.join(asked.objectives)}")
     if resume is not None:
         kept = SeriesStore(Path(resume), "limit")
-        read_search(kept.directory)  # before its lock is made: there may be no search
+        LimitRecord.read(kept.directory)  # before its lock is made: there may be no search
     else:
         base = Path(options.run_dir or "runs")
         kept = SeriesStore(files.create_directory(base, "limit", read_wall_clock()), "limit")
@@ -130,16 +130,11 @@ def find_limit(
     asked_settings = collect_settings(options, [workload])
     with kept.lock(), PointServers(inside, asked_settings, kept.directory, say, interrupts) as servers:
         if resume is not None:
-            asked = continue_search(read_search(kept.directory), asked, options.seed)
+            asked = continue_search(LimitRecord.read(kept.directory), asked, options.seed)
         seed = Seed(asked.seed, chosen=options.seed is not None)
         found = LimitSearch(servers, workload, goals, asked, kept, seed, say)
         found.find()
     return found
-
-
-def read_search(directory: Path) -> LimitRecord:
-    """Read the record of a search; raises UsageError where the directory has none, or a damaged one."""
-    return sweep_record.read_record(directory / LIMIT, LimitRecord, FORMAT, "a search's")
 
 
 def continue_search(before: LimitRecord, asked: LimitRecord, seed: int | None = None) -> LimitRecord:

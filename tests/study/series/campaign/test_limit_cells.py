@@ -13,9 +13,8 @@ from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.plan.profile import Profile
 from loadgen.study.importers import result_sources
-from loadgen.study.limit_record import LimitTable
+from loadgen.study.limit_record import LimitRecord, LimitTable
 from loadgen.study.series.campaign import arms, campaign_file
-from loadgen.study.series.limit.limit_command import read_search
 from loadgen.study.series.limit.limit_search import LimitSearch
 
 PACED = {"preset": "jetson-thor/qwen3-8b-bf16"}  # a slow one: few requests are simulated
@@ -61,10 +60,10 @@ def test_an_interrupted_search_goes_on_when_its_campaign_is_resumed(
         assert cli.main(["campaign", str(path)]) == 130
     place = the_directory()
     kept = place / "interrupted" / "r0-A-embedded-tiny" / "limit"
-    before = read_search(kept)
+    before = LimitRecord.read(kept)
     assert (len(before.runs), before.ended) == (1, "interrupted")
     assert cli.main(["campaign", str(path), "--resume"]) == 0
-    after = read_search(place / "cells" / "r0-A-embedded-tiny")
+    after = LimitRecord.read(place / "cells" / "r0-A-embedded-tiny")
     assert after.runs[:1] == before.runs
     assert (len(after.runs), after.ended, after.alone_s) == (2, "everything-passes", before.alone_s)
     assert (place / "cells" / "r0-A-embedded-tiny" / after.runs[0].directory / "result.json").exists()

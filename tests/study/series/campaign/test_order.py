@@ -18,7 +18,6 @@ from loadgen.study.series.campaign import arms, campaign_file, campaign_store
 from loadgen.study.series.campaign.arms import Arm, Start
 from loadgen.study.series.campaign.campaign_store import CampaignRecord
 from loadgen.study.series.time_estimate import Pace, TimeLeft, estimate_at_best_s, format_duration
-from loadgen.study.sweep_record import parse_record
 
 AB = ({"name": "A", "preset": "instant"}, {"name": "B", "preset": "instant"})
 ABC = (*AB, {"name": "C", "preset": "instant"})
@@ -181,7 +180,7 @@ def test_what_goes_on_keeps_its_seed_and_what_is_not_asked_for_now(tmp_path: Pat
 )
 def test_a_record_that_is_none_is_told(text: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=says):
-        parse_record(text.encode(), tmp_path / "campaign.json", CampaignRecord, campaign_store.FORMAT)
+        CampaignRecord.parse(text.encode(), tmp_path / "campaign.json")
 
 
 def test_time_left_is_that_of_the_same_cells_before_else_of_others(tmp_path: Path) -> None:

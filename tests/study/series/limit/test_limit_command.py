@@ -22,7 +22,7 @@ from loadgen.base.errors import UsageError
 from loadgen.figures.objectives import Objective, Standing
 from loadgen.run import session
 from loadgen.study.limit_record import LimitRecord, LimitRun
-from loadgen.study.series.limit.limit_command import continue_search, find_failing_search, read_search
+from loadgen.study.series.limit.limit_command import continue_search, find_failing_search
 from loadgen.study.series.limit.limit_search import check_budget, estimate_time
 from loadgen.study.series.limit.search import NextRun, SearchSettings, choose_next_run, estimate_first_run
 
@@ -197,13 +197,13 @@ def test_what_a_search_learned_is_kept_and_goes_on(
     argv += ["--run-dir", str(tmp_path / "runs"), "--no-observe"]
     assert cli.main(argv) == 0
     (directory,) = (tmp_path / "runs").iterdir()
-    record = read_search(directory)
+    record = LimitRecord.read(directory)
     assert [run.load for run in record.runs] == [1, 4]
     assert (record.ended, record.highest_passing) == ("everything-passes", 4)
     assert record.goodput_per_s is not None
     assert "limit: at least 4 at a time" in capsys.readouterr().out
     assert cli.main([*argv, "--resume", str(directory)]) == 0
-    assert read_search(directory).runs == record.runs
+    assert LimitRecord.read(directory).runs == record.runs
     for flag, value in (("slo", "e2el p50 < 9s"), ("model", "x"), ("transport", "httpx"), ("seed", "4")):
         assert cli.main([*argv, f"--{flag}", value, "--resume", str(directory)]) == 2
         assert "--resume: " in capsys.readouterr().err
@@ -219,7 +219,7 @@ def streams(server: tuple[str, str], *words: str) -> list[str]:
 
 def found() -> LimitRecord:
     (directory,) = Path("runs").iterdir()
-    return read_search(directory)
+    return LimitRecord.read(directory)
 
 
 @pytest.mark.whole
@@ -233,7 +233,9 @@ def test_a_signal_ends_a_search_with_what_is_known_and_it_goes_on(
         process = subprocess.Popen(
             [sys.executable, "-m", "loadgen", *argv], stdout=shown, env={**os.environ, MARK: mark}
         )
-    until(lambda: any(read_search(path.parent).runs for path in Path("runs").glob("*/limit.json")), "a run")
+    until(
+        lambda: any(LimitRecord.read(path.parent).runs for path in Path("runs").glob("*/limit.json")), "a run"
+    )
     process.send_signal(number)
     assert process.wait(PATIENCE_S) == code
     until(lambda: not marked(mark), "no process is left")

@@ -113,7 +113,7 @@ def search(
     kept = SeriesStore(directory, "limit")
     ended = LimitSearch(servers, TINY, OBJECTIVES, record, kept, Seed(3), lambda _: None)
     with kept.lock():
-        assert ended.find() == limit_command.read_search(directory)
+        assert ended.find() == LimitRecord.read(directory)
     return ended
 
 

@@ -28,13 +28,13 @@ from loadgen.run import session
 from loadgen.run.command.options import Options
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.importers import result_sources
+from loadgen.study.series import sweep_command
 from loadgen.study.series.campaign import arms, execution
+from loadgen.study.series.grid import GridPoint, Variation
 from loadgen.study.series.series_store import SeriesStore
-from loadgen.study.series.sweep import sweep_command
-from loadgen.study.series.sweep.grid import GridPoint, Variation
-from loadgen.study.series.sweep.sweep_command import SweepRequest
+from loadgen.study.series.sweep_command import SweepRequest
 from loadgen.study.series.time_estimate import Pace, TimeLeft
-from loadgen.study.sweep_record import SweepPoint, SweptPoint, read_points
+from loadgen.study.sweep_record import SweepPoint, SweepRecord, SweptPoint, read_points
 
 # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -59,7 +59,7 @@ def the_store(base: str = "runs") -> SeriesStore:
 
 def points(store: SeriesStore) -> tuple[SweptPoint, ...]:
     """What became of each point."""
-    return read_points(store.directory, sweep_command.read_sweep(store.directory))
+    return read_points(store.directory, SweepRecord.read(store.directory))
 
 
 def states(store: SeriesStore) -> list[str]:
@@ -81,7 +81,7 @@ def test_a_sweep_leaves_a_run_and_a_row_for_each_point(capsys: pytest.CaptureFix
     words = ("--preset", "instant", "--concurrency", "1,2…4", "--repeat", "2", *TINY)
     assert sweep(*words) == 0
     store = the_store()
-    record, swept = sweep_command.read_sweep(store.directory), points(store)
+    record, swept = SweepRecord.read(store.directory), points(store)
     assert (record.axis, record.seed, record.name) == ("concurrency", 7, "bench")
     assert [(point.settings, point.repeat) for point in swept] == [
         ({"max_concurrency": limit}, repeat) for repeat in (0, 1) for limit in (1, 2, 4)
@@ -520,7 +520,7 @@ def test_a_record_that_is_damaged_is_refused(damage: tuple[str, str], why: str) 
     path = store.directory / "sweep.json"
     path.write_text(path.read_text().replace(*damage))
     with pytest.raises(UsageError) as caught:
-        sweep_command.read_sweep(store.directory)
+        SweepRecord.read(store.directory)
     assert str(caught.value).startswith(f"{path} is damaged: {why}")
 
 

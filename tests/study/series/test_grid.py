@@ -14,8 +14,8 @@ from loadgen.base.errors import UsageError
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
 from loadgen.settings.data_settings import ANSWER_LENS
-from loadgen.study.series.sweep import grid
-from loadgen.study.series.sweep.grid import Variation
+from loadgen.study.series import grid
+from loadgen.study.series.grid import Variation
 
 CONVERSATIONS = Path(__file__).parents[4] / "docs" / "examples" / "conversations.jsonl"
 

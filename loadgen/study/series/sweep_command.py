@@ -41,9 +41,9 @@ from loadgen.run.attach import collect_settings
 from loadgen.run.command.bench import check, make_seed
 from loadgen.run.command.options import Options, bench_parser, parse
 from loadgen.settings.validation import ServerSettings
-from loadgen.study import load_table, sweep_record
+from loadgen.study import load_table
 from loadgen.study.load_table import LoadRow
-from loadgen.study.series import point_runs, series_store
+from loadgen.study.series import grid, point_runs, series_store
 from loadgen.study.series.campaign.arms import (
     Arm,
     Planned,
@@ -55,9 +55,8 @@ from loadgen.study.series.campaign.arms import (
     read_pace,
 )
 from loadgen.study.series.campaign.execution import Execution, describe_amount, finish_series
+from loadgen.study.series.grid import Build, GridPoint, Variation
 from loadgen.study.series.series_store import SeriesStore, split_own_flags
-from loadgen.study.series.sweep import grid
-from loadgen.study.series.sweep.grid import Build, GridPoint, Variation
 from loadgen.study.series.time_estimate import Pace
 from loadgen.study.sweep_record import (
     FINISHED,
@@ -96,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
     with print_one_object(options.json) as results:
         store = store or begin_sweep(request)
         code = _run_sweep(request, store, argv, is_new=resume is None)
-        record = read_sweep(store.directory)
+        record = SweepRecord.read(store.directory)
         points = [point.json() for point in read_points(store.directory, record)]
         results.append({**record.model_dump(mode="json"), "points": points})
         return code
@@ -209,7 +208,7 @@ def _find_failing(directory: Path, points: Sequence[SweptPoint], asked: Collecti
 
 
 def _print_points(request: SweepRequest, store: SeriesStore) -> tuple[SweptPoint, ...]:
-    points = read_points(store.directory, read_sweep(store.directory))
+    points = read_points(store.directory, SweepRecord.read(store.directory))
     if table := draw_sweep_table(store.directory, points, request.points):
         print_text(f"\n{table}", sys.stdout)
     print_text(f"{describe_progress(store, plan_starts(request))}: {store.directory}", sys.stdout)
@@ -290,11 +289,6 @@ def open_store(directory: Path) -> SeriesStore:
     return SeriesStore(directory, "sweep", POINTS)
 
 
-def read_sweep(directory: Path) -> SweepRecord:
-    """Read the record in `sweep.json`; raises UsageError if missing, damaged, or not a sweep's."""
-    return sweep_record.read_record(directory / SWEEP, SweepRecord, sweep_record.FORMAT, "a sweep's")
-
-
 def resume_sweep(request: SweepRequest, directory: Path | None) -> SeriesStore:
     """Return the store of the same sweep in `directory`; if None, the latest such below the run directory.
 
@@ -302,7 +296,7 @@ def resume_sweep(request: SweepRequest, directory: Path | None) -> SeriesStore:
     """
     fixed, others = request.fixed, list[str]()
     if directory is not None:
-        record = read_sweep(directory)
+        record = SweepRecord.read(directory)
         if why := _find_difference(record, request, fixed):
             began = shlex.join(record.command)
             raise UsageError(f"{directory} is another sweep: {why}; resume with its flags: {began}")
@@ -310,7 +304,7 @@ def resume_sweep(request: SweepRequest, directory: Path | None) -> SeriesStore:
     base = Path(request.options.run_dir or "runs")
     for path in sorted(base.glob(f"*/{SWEEP}"), reverse=True):
         with contextlib.suppress(UsageError):  # a damaged one
-            if not (why := _find_difference(read_sweep(path.parent), request, fixed)):
+            if not (why := _find_difference(SweepRecord.read(path.parent), request, fixed)):
                 return open_store(path.parent)
             others.append(f"; of the latest, {path.parent}, {why}")
     raise UsageError(
@@ -339,7 +333,7 @@ def run_sweep(
     """
     with store.lock():
         starts, options = plan_starts(request), request.options
-        seed = Seed(read_sweep(store.directory).seed, chosen=options.seed is not None)
+        seed = Seed(SweepRecord.read(store.directory).seed, chosen=options.seed is not None)
         done, pace = store.list_finished(), read_pace(store, starts)
         try:
             yield Execution(store, starts, seed, done, pace, say, options.quiet, interrupts)
