@@ -34,10 +34,10 @@ _SETTINGS = {
 }
 _GIT_S = 1.0
 _ROOT = Path(__file__).resolve().parents[2]
-_CPU = "/sys/devices/system/cpu"
+_CPU = "sys/devices/system/cpu"
 # They rise only when something throttles: Intel's of cores and packages, Jetson's over-current events.
-_COUNTERS = (f"{_CPU}/cpu*/thermal_throttle/*_throttle_count", "/sys/class/hwmon/hwmon*/oc*_event_cnt")
-_COOLING = "/sys/class/thermal/cooling_device*"
+_COUNTERS = (f"{_CPU}/cpu*/thermal_throttle/*_throttle_count", "sys/class/hwmon/hwmon*/oc*_event_cnt")
+_COOLING = "sys/class/thermal/cooling_device*"
 # With these drivers `powersave` is the governor's ordinary name: the processor chooses its clock.
 _OWN_CHOICE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 _HELD = 0.9  # of a clock: below it the machine is slower than its data sheet
@@ -153,27 +153,6 @@ def _read_cpu_model() -> str:
     return untrusted.read_text(next(named, board or platform.machine()))
 
 
-class HostMachine:
-    """This machine's files, commands and GPUs; what is missing reads as empty, without errors."""
-
-    def list_paths(self, pattern: str) -> list[str]:
-        """List the files that match an absolute glob pattern, sorted."""
-        return sorted(str(path) for path in Path("/").glob(pattern.lstrip("/")))
-
-    def read(self, path: str) -> str:
-        """Read a file's text; "" if it cannot be read."""
-        return read_system_text(Path(path))
-
-    def run(self, *command: str) -> str:
-        """Run a command; "" where it does not exist, fails or takes too long, else its output."""
-        with _start_command(*command) as read_output:
-            return read_output(_COMMAND_S)
-
-    def read_devices(self) -> tuple[dict[str, int], list[str]]:
-        """Read each GPU's thermal slowdown so far (µs), and what throttles each GPU now."""
-        return nvml.read_throttling()
-
-
 class ThrottlingState(msgspec.Struct, frozen=True):
     """The throttling reasons and counters at one moment."""
 
@@ -181,16 +160,24 @@ class ThrottlingState(msgspec.Struct, frozen=True):
     held: tuple[str, ...] = ()  # what holds it back now, in words
 
 
-def read_throttling_state(source: HostMachine | None = None) -> ThrottlingState:
+def run_command(*command: str) -> str:
+    """Run a command; "" where it does not exist, fails or takes too long, else its output."""
+    with _start_command(*command) as read_output:
+        return read_output(_COMMAND_S)
+
+
+def read_throttling_state(
+    root: Path = Path("/"),
+    run: Callable[..., str] = run_command,
+    read_gpus: Callable[[], tuple[dict[str, int], list[str]]] = nvml.read_throttling,
+) -> ThrottlingState:
     """Read the machine's throttling state now; takes milliseconds if only files need reading."""
-    source = source or HostMachine()
-    counters = {
-        path: _read_number(source.read(path)) for pattern in _COUNTERS for path in source.list_paths(pattern)
-    }
-    slowdown_us, reasons = source.read_devices()
+    paths = (path for pattern in _COUNTERS for path in sorted(root.glob(pattern)))
+    counters = {str(path): _read_number(path) for path in paths}
+    slowdown_us, reasons = read_gpus()
     return ThrottlingState(
         counters={**counters, **slowdown_us},
-        held=(*_read_cpu(source), *_read_cooling(source), *_read_jetson(source), *reasons),
+        held=(*_read_cpu(root), *_read_cooling(root), *_read_jetson(root, run), *reasons),
     )
 
 
@@ -209,43 +196,42 @@ def explain_throttling(before: ThrottlingState, after: ThrottlingState) -> tuple
     return tuple(untrusted.read_text(line) for line in (*counted, *dict.fromkeys(after.held)))
 
 
-def _read_cpu(source: HostMachine) -> list[str]:
-    policy = f"{_CPU}/cpu0/cpufreq"
-    governor, driver = source.read(f"{policy}/scaling_governor"), source.read(f"{policy}/scaling_driver")
-    lines = []
+def _read_cpu(root: Path) -> list[str]:
+    policy, lines = root / _CPU / "cpu0/cpufreq", []
+    governor, driver = (read_system_text(policy / f"scaling_{name}") for name in ("governor", "driver"))
     if governor == "powersave" and driver not in _OWN_CHOICE:
         lines.append(f"CPU governor powersave ({driver}) keeps the lowest clock")
-    limit, most = (_read_number(source.read(f"{policy}/{name}_max_freq")) for name in ("scaling", "cpuinfo"))
+    limit, most = (_read_number(policy / f"{name}_max_freq") for name in ("scaling", "cpuinfo"))
     if 0 < limit < _HELD * most:
         lines.append(f"CPU limited to {limit / 1e6:.2f} of {most / 1e6:.2f} GHz")
     return lines
 
 
-def _read_cooling(source: HostMachine) -> list[str]:
+def _read_cooling(root: Path) -> list[str]:
     """List the devices that the kernel cools by slowing them; fans slow nothing."""
     lines = []
-    for path in source.list_paths(_COOLING):
-        kind = source.read(f"{path}/type")
+    for path in sorted(root.glob(_COOLING)):
+        kind = read_system_text(path / "type")
         slows = kind == "Processor" or re.search(r"cpufreq|devfreq|gpu", kind)
-        if slows and _read_number(source.read(f"{path}/cur_state")) > 0:
+        if slows and _read_number(path / "cur_state") > 0:
             lines.append(f"the kernel slows {kind} down to cool it")
     return list(dict.fromkeys(lines))
 
 
-def _read_jetson(source: HostMachine) -> list[str]:
+def _read_jetson(root: Path, run: Callable[..., str]) -> list[str]:
     """List a power mode below the unlimited one, if there is that, and pinned clocks not held."""
-    match = re.search(r"NV Power Mode: *(\S+)", source.run("nvpmodel", "-q"))
+    match = re.search(r"NV Power Mode: *(\S+)", run("nvpmodel", "-q"))
     if match is None:
         return []
     lines, mode = [], match[1]
-    if not mode.startswith("MAXN") and "NAME=MAXN" in source.read("/etc/nvpmodel.conf"):
+    if not mode.startswith("MAXN") and "NAME=MAXN" in read_system_text(root / "etc/nvpmodel.conf"):
         lines.append(f"Jetson power mode {mode}, below MAXN")
-    for name, *figures in _CLOCK.findall(source.run("jetson_clocks", "--show")):
-        low, high, now = (_read_number(figure) for figure in figures)
+    for name, *figures in _CLOCK.findall(run("jetson_clocks", "--show")):
+        low, high, now = (untrusted.read_digits(figure) or 0 for figure in figures)
         if low == high and now < _HELD * high:
             lines.append(f"{name} clock pinned at {high / 1e6:.0f} MHz runs at {now / 1e6:.0f}")
     return lines
 
 
-def _read_number(text: str) -> int:
-    return untrusted.read_digits(text) or 0
+def _read_number(path: Path) -> int:
+    return untrusted.read_digits(read_system_text(path)) or 0

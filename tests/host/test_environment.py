@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,6 @@ from builders.recorded_sensors import RecordedNvml
 from loadgen.base.secrecy import hide_argument_secrets, hide_secrets
 from loadgen.host import environment
 from loadgen.host.environment import (
-    HostMachine,
     ThrottlingState,
     explain_throttling,
     read_throttling_state,
@@ -153,26 +152,26 @@ def test_an_installed_package_has_no_commit(tmp_path: Path, monkeypatch: pytest.
 
 
 @dataclass(frozen=True)
-class Recorded(HostMachine):
+class Recorded:
     """A machine's files and commands as they were once."""
 
     files: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[tuple[str, str], str] = field(default_factory=dict)
     nvml: RecordedNvml | None = None
 
-    def list_paths(self, pattern: str) -> list[str]:
-        known = {path for path in self.files if fnmatch(path, pattern)}
-        parents = {path.rpartition("/")[0] for path in self.files}
-        return sorted(known | {path for path in parents if fnmatch(path, pattern)})
-
-    def read(self, path: str) -> str:
-        return self.files.get(path, "")
-
-    def run(self, *command: str) -> str:
-        return self.outputs.get(command[:2], "")  # type: ignore[arg-type]
-
-    def read_devices(self) -> tuple[dict[str, int], list[str]]:
-        return ({}, []) if self.nvml is None else Gpus(self.nvml).read_throttling()
+    def read(self) -> ThrottlingState:
+        with tempfile.TemporaryDirectory() as root:
+            for path, text in self.files.items():
+                file = Path(root) / path.lstrip("/")
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text)
+            found = read_throttling_state(
+                Path(root),
+                lambda *command: self.outputs.get(command[:2], ""),
+                lambda: ({}, []) if self.nvml is None else Gpus(self.nvml).read_throttling(),
+            )
+            counters = {path.removeprefix(root): count for path, count in found.counters.items()}
+            return ThrottlingState(counters, found.held)
 
 
 def cpu(governor: str, driver: str, limit: str = "3400000") -> Recorded:
@@ -219,7 +218,7 @@ def jetson(mode: str, gpu: int = 1300500000, known: str = "< POWER_MODEL ID=0 NA
     },
 )
 def test_a_machine_held_back_at_the_end_says_by_what(after: Recorded, said: tuple[str, ...]) -> None:
-    assert explain_throttling(ThrottlingState(), read_throttling_state(after)) == said
+    assert explain_throttling(ThrottlingState(), after.read()) == said
 
 
 def counts(**of: str) -> Recorded:
@@ -248,7 +247,7 @@ def counts(**of: str) -> Recorded:
 def test_a_count_that_rose_in_the_run_throttled(
     before: Recorded, after: Recorded, said: tuple[str, ...]
 ) -> None:
-    assert explain_throttling(read_throttling_state(before), read_throttling_state(after)) == said
+    assert explain_throttling(before.read(), after.read()) == said
 
 
 def gpus(*devices: tuple[int, int | str], query: str = "Event") -> Recorded:
@@ -278,12 +277,12 @@ def gpus(*devices: tuple[int, int | str], query: str = "Event") -> Recorded:
     },
 )
 def test_a_gpu_says_why_it_was_slow(before: Recorded, after: Recorded, said: tuple[str, ...]) -> None:
-    assert explain_throttling(read_throttling_state(before), read_throttling_state(after)) == said
+    assert explain_throttling(before.read(), after.read()) == said
 
 
 @loop_over("query", ["Event", "Throttle"])
 def test_a_driver_without_counters_tells_its_reasons(query: str) -> None:
-    after = read_throttling_state(gpus((0x80, "Not Supported"), query=query))
+    after = gpus((0x80, "Not Supported"), query=query).read()
     assert explain_throttling(ThrottlingState(), after) == ("GPU 0: power brake",)
 
 
@@ -298,11 +297,8 @@ def test_the_machine_at_hand_answers_without_a_fault() -> None:
 
 @pytest.mark.whole
 def test_what_the_machine_lacks_is_empty() -> None:
-    machine = HostMachine()
-    assert machine.run("no-such-command-of-anyone") == ""
-    assert machine.run("false") == ""
-    assert machine.read("/no/such/file") == ""
-    assert machine.list_paths("/no/such/*") == []
+    assert environment.run_command("no-such-command-of-anyone") == ""
+    assert environment.run_command("false") == ""
 
 
 def test_the_environment_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
