@@ -301,6 +301,11 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
             first = spans[-1][1]
         return spans
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether the tokens of all answers are counted, so that no text is kept to count them later."""
+        return all(counted or text is None for counted, text in zip(self.usage, self.texts, strict=True))
+
     def blocks(self, spans: Iterable[tuple[int, int]] | None = None) -> Iterator[MessageBlock]:
         """Yield the messages block by block, of all or some `spans()`; mapped pages are freed after each."""
         for first, last in self.spans() if spans is None else spans:

@@ -24,6 +24,7 @@ from loadgen.features.telemetry.port_server import PortServer
 from loadgen.figures.figure_table import LATENCIES
 from loadgen.figures.metrics import list_gaps
 from loadgen.figures.per_request import MetricOptions, PerRequest
+from loadgen.records.journal import Journal, Tail
 from loadgen.records.record import Records
 from loadgen.run.command.progress import LiveTotals
 
@@ -73,8 +74,6 @@ class PrometheusPage(Collector):
     Between runs the port stays taken, and a scrape waits for the next run.
     """
 
-    name, progress = "prometheus", 0
-
     def __init__(self, address: str) -> None:
         registry = CollectorRegistry()
         registry.register(self)
@@ -82,28 +81,20 @@ class PrometheusPage(Collector):
         self._lock = threading.Lock()
         self.known: Facts | None = None
 
-    def begin(self, known: Facts, totals: LiveTotals) -> None:
-        """Begin the counts of a run, whose running totals are read from `totals`."""
+    def begin(self, known: Facts, totals: LiveTotals, journal: Journal) -> None:
+        """Begin the counts of a run: running totals are read from `totals`, its records from a journal."""
         self.known, self.totals, self.over = known, totals, False
-        self.tally = Tally(known.ask())
+        self.tally, self._tail = Tally(known.ask()), Tail(journal)
         self.server.scraped.clear()
         self.server.expected = False
 
-    def take(self, records: Records, rows: Int64) -> None:
-        """Count some records of a run under way."""
-        with self._lock:
-            self.tally.add(records)
-
-    def finish(self, records: Records, rows: Int64) -> None:
+    def finish(self, records: Records) -> None:
         """Count all records of the run, as the report does, in place of what was counted until now."""
         whole = Tally(self.tally.ask)
         whole.add(records)
         with self._lock:
             self.tally, self.over = whole, True
         self.server.expected = True
-
-    def abandon(self) -> None:
-        """Do nothing: counting waits for nothing."""
 
     def wait_for_scrape(self) -> None:
         """Wait until the last figures were scraped; not at all without a scraper, else 61 s at most."""
@@ -125,6 +116,9 @@ class PrometheusPage(Collector):
         if known is None:
             return
         with self._lock:
+            for part in () if self.over else self._tail.read():
+                if part.is_counted:  # others wait for the end, when texts have been counted
+                    self.tally.add(part)
             tally, totals = self.tally, self.totals.read()
             of = {
                 "model": known.server.model,

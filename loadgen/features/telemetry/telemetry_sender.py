@@ -1,8 +1,8 @@
-"""Telemetry sender: while a plan is sent, its records go to sinks, and the server's spans are received.
+"""Telemetry sender: while a plan is sent, its records go to a collector and a page, and spans are received.
 
-Each sink has a thread that nothing waits for. The records left at the end have a thread of their own, which
-no longer gives way: a busy machine would starve it, and a thread may not take back the priority that it gave
-up.
+The collector has a thread that nothing waits for. The records left at the end have a thread of their own,
+which no longer gives way: a busy machine would starve it, and a thread may not take back the priority that it
+gave up. The page reads the records when it is scraped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -56,32 +56,13 @@ HOW_TO_EXPORT = (
 _OURS = f"sends a {TRACEPARENT} of its own with each request"
 
 
-class Sink(Protocol):
-    """Takes a run's records elsewhere; its methods are a feed's thread's to call, and may raise and block."""
-
-    name: str
-
-    @property
-    def progress(self) -> int:
-        """A number that grows while the sink gets on with what it was given."""
-
-    def take(self, records: Records, rows: Int64) -> None:
-        """Take the records of some rows, each of them once."""
-
-    def finish(self, records: Records, rows: Int64) -> None:
-        """Take the rows that `take` did not get of all records, int64[rows], and end."""
-
-    def abandon(self) -> None:
-        """End what `take` or `finish` waits for, called once by another thread."""
-
-
 class Feed:
-    """Follows the journal of a run for one sink; what it fails at is kept in `error`.
+    """Follows the journal of a run for a collector; what it fails at is kept in `error`.
 
     It takes frames whose tokens are all counted: others wait for the end, when texts have been counted.
     """
 
-    def __init__(self, sink: Sink, journal: Journal) -> None:
+    def __init__(self, sink: SpanSink, journal: Journal) -> None:
         self.sink, self.error = sink, ""
         self._tail = Tail(journal)
         self._taken: list[Int64] = []  # plan indices
@@ -147,7 +128,7 @@ class Feed:
         for part in self._tail.read():
             if self._over.is_set():
                 return  # what is not taken is there at the end
-            if all(counted or text is None for counted, text in zip(part.usage, part.texts, strict=True)):
+            if part.is_counted:
                 self._taken.append(part.index)
                 self.sink.take(part, np.arange(len(part)))
 
@@ -233,7 +214,7 @@ class TelemetrySender(PlanSender):
     ) -> None:
         self.otel, self.page, self.sender, self.receiver = otel, page, sender, receiver
         self.spans: SpanSink | None = None
-        self.feeds: list[Feed] = []
+        self.feed: Feed | None = None
 
     def describe(self, known: Facts, made: Plan) -> Facts:
         """Return the facts with where telemetry goes, and what ids and times of spans are made of."""
@@ -252,19 +233,18 @@ class TelemetrySender(PlanSender):
 
     def send(self, made: Plan, options: TransportOptions, watch: Watch) -> Outcome:
         """Send the plan, with a traceparent in each request if there are spans, and return its outcome."""
-        self.feeds = []
+        self.feed = None
         if (spans := self.known.spans) is not None:
             options = replace(options, more_headers=TraceIds(bytes.fromhex(spans.key)).make_headers)
         if spans is not None and self.otel is not None:
             from loadgen.features.telemetry.spans import SpanSink
 
             self.spans = SpanSink(self.otel, self.known, spans)
-            self.feeds.append(Feed(self.spans, watch.journal))
+            self.feed = Feed(self.spans, watch.journal)
         if self.page is not None:
             totals = watch.totals or LiveTotals()
             watch = replace(watch, totals=totals)
-            self.page.begin(self.known, totals)
-            self.feeds.append(Feed(self.page, watch.journal))
+            self.page.begin(self.known, totals, watch.journal)
         if self.receiver is not None:
             self.receiver.spans.forget()
         watch = replace(watch, during=self._follow(watch.during))
@@ -281,8 +261,8 @@ class TelemetrySender(PlanSender):
     def _follow(self, during: AbstractContextManager[object]) -> Iterator[None]:
         """Start the threads inside `during`, once every process has been forked."""
         with during:
-            for feed in self.feeds:
-                feed.start()
+            if self.feed is not None:
+                self.feed.start()
             if self.page is not None:
                 self.page.server.serve()
             if self.receiver is not None:
@@ -291,20 +271,22 @@ class TelemetrySender(PlanSender):
 
     def end(self) -> None:
         """End the threads of a run, if any."""
-        for feed in self.feeds:
-            feed.end()
+        if self.feed is not None:
+            self.feed.end()
         if self.page is not None:
             self.page.server.stop()
         if self.receiver is not None:
             self.receiver.stop()
 
     def _finish(self, known: Facts) -> Facts:
-        """Give the sinks the rest of the records and end them; return the facts with what became of it."""
+        """Give the rest of the records away, and end it all; return the facts with what became of it."""
         try:
             most_s = _HURRIED_S if self.outcome.interrupted else math.inf
-            for feed in self.feeds:
-                with self.display.waiting(f"giving the last records to {feed.sink.name}"):
-                    feed.finish(self.outcome.records, _PATIENCE_S, most_s)
+            if self.feed is not None:
+                with self.display.waiting("giving the last records to the collector"):
+                    self.feed.finish(self.outcome.records, _PATIENCE_S, most_s)
+            if self.page is not None:
+                self.page.finish(self.outcome.records)
             if self.page is not None and not self.outcome.interrupted:
                 with self.display.waiting(
                     "until Prometheus has scraped the last figures", self.page.patience_s
@@ -313,7 +295,7 @@ class TelemetrySender(PlanSender):
             received = self._collect_spans()
         finally:
             self.end()
-        errors = tuple(f"{feed.sink.name}: {feed.error}" for feed in self.feeds if feed.error)
+        errors = () if self.feed is None or not self.feed.error else (f"otel: {self.feed.error}",)
         lost: tuple[str, ...] = ()
         count, spans = len(self.outcome.records), self.spans
         if spans is not None and (count > spans.sent or spans.reason):

@@ -8,7 +8,6 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
-import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -18,10 +17,12 @@ from loadgen.base.errors import UsageError
 from loadgen.features.telemetry.prometheus_page import PrometheusPage, Tally
 from loadgen.figures.metrics import list_gaps
 from loadgen.figures.per_request import PerRequest
+from loadgen.records.journal import Journal
 from loadgen.records.record import Records
 from loadgen.run.command.progress import LiveTotals, Totals
 
 RUN = made_runs.run(requests=40)
+JOURNAL = Journal(None)
 
 
 @pytest.fixture
@@ -54,11 +55,11 @@ def test_frames_and_the_whole_give_the_same_counts() -> None:
 def test_a_scrape_has_the_figures_of_the_report(page: PrometheusPage) -> None:
     totals = LiveTotals()
     totals.publish(Totals(sent=44, ended=40))
-    page.begin(RUN.facts, totals)
+    page.begin(RUN.facts, totals, JOURNAL)
     page.server.serve()
     before = scrape(page)
     assert (before["loadgen_requests_totalok"], before["loadgen_run_over"]) == (0, 0)
-    page.finish(RUN.records, np.arange(0))
+    page.finish(RUN.records)
     found, metrics = scrape(page), RUN.metrics
     each = PerRequest.from_records(RUN.records, RUN.facts.ask())
     assert found["loadgen_requests_totalok"] == metrics.completed
@@ -79,10 +80,10 @@ def test_a_scrape_has_the_figures_of_the_report(page: PrometheusPage) -> None:
 def test_prompts_of_unknown_length_are_not_counted_as_0(page: PrometheusPage) -> None:
     rows = made_runs.answers(2, 16, 8, 1.0, 3)
     rows[0].planned_input = rows[0].input_tokens = -1
-    page.begin(RUN.facts, LiveTotals())
+    page.begin(RUN.facts, LiveTotals(), JOURNAL)
     page.server.serve()
     assert scrape(page)["loadgen_input_tokens_total"] == 0
-    page.finish(Records.from_records(rows), np.arange(0))
+    page.finish(Records.from_records(rows))
     found = scrape(page)
     assert "loadgen_input_tokens_total" not in found
     assert found["loadgen_output_tokens_total"] > 0
@@ -94,7 +95,7 @@ def test_a_port_in_use_is_refused(page: PrometheusPage) -> None:
 
 
 def test_what_is_closed_gives_its_port_back(page: PrometheusPage) -> None:
-    page.begin(RUN.facts, LiveTotals())
+    page.begin(RUN.facts, LiveTotals(), JOURNAL)
     page.server.serve()
     page.server.close()
     host, _, port = page.server.address.rpartition(":")
@@ -103,8 +104,8 @@ def test_what_is_closed_gives_its_port_back(page: PrometheusPage) -> None:
 
 
 def test_without_a_scraper_nothing_waits(page: PrometheusPage) -> None:
-    page.begin(RUN.facts, LiveTotals())
-    page.finish(RUN.records, np.arange(0))
+    page.begin(RUN.facts, LiveTotals(), JOURNAL)
+    page.finish(RUN.records)
     assert page.patience_s == 0
     page.server.serve()
     scrape(page)
@@ -115,7 +116,7 @@ def test_without_a_scraper_nothing_waits(page: PrometheusPage) -> None:
 def test_connections_that_ask_for_nothing_are_no_scrapes_and_make_room(
     page: PrometheusPage, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    page.begin(RUN.facts, LiveTotals())
+    page.begin(RUN.facts, LiveTotals(), JOURNAL)
     page.server.serve()
     host, _, port = page.server.address.rpartition(":")
     with ExitStack() as stack:
@@ -127,7 +128,7 @@ def test_connections_that_ask_for_nothing_are_no_scrapes_and_make_room(
         assert scrape(page)["loadgen_run_over"] == 0
         assert [one.recv(1) for one in slow[:32]] == [b""] * 32
         assert sum(thread.name.startswith("telemetry") for thread in threading.enumerate()) <= 8
-        page.finish(RUN.records, np.arange(0))
+        page.finish(RUN.records)
         slow[-1].close()
         assert not page.server.scraped.is_set()
         assert scrape(page)["loadgen_run_over"] == 1

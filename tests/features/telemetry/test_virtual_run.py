@@ -13,6 +13,7 @@ import pytest
 import loadgen
 from builders import made_runs
 from loadgen.base.errors import UsageError
+from loadgen.features.telemetry.spans import SpanSink
 from loadgen.features.telemetry.telemetry_sender import Feed
 from loadgen.records.journal import Journal
 from loadgen.records.record import Records
@@ -38,10 +39,10 @@ def test_an_sdk_that_is_switched_off_is_refused(monkeypatch: pytest.MonkeyPatch)
         loadgen.bench("http://127.0.0.1:1", otel="")
 
 
-class Noting:
+class Noting(SpanSink):
     """A sink that notes the priorities of the threads that call it, and may fail."""
 
-    name, progress = "noting", 0
+    progress = 0
 
     def __init__(self, *fails: str) -> None:
         self.fails, self.seen, self.came = fails, dict[str, int](), threading.Event()
