@@ -277,7 +277,7 @@ def test_a_table_of_another_country_is_read(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(b"Modell;model;tok_s\r\n1;Qwen3-8B;1.208,5\r\n2;Qwen3-4B;391,2\r\n")
     assert [one.figure("speed_tok_s") for one in read(tmp_path / "t.csv").reported] == [1208.5, 391.2]
     (tmp_path / "t.csv").write_text("model,tok_s\nQwen3-8B,1.208\n")
-    with pytest.raises(UsageError, match=r"t.csv:2: 1.208 is ambiguous"):
+    with pytest.raises(UsageError, match=r"t.csv: 1 of 1 rows .* no figures: line 2 .Qwen3-8B, 1.208"):
         read(tmp_path / "t.csv")
 
 

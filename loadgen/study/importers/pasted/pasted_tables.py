@@ -59,7 +59,7 @@ MARKS: tuple[bytes, ...] = (
 )  # fmt: skip
 _SHORT = 16  # tokens of a prompt, up to which all formulas of a speed agree
 _GENERATED = re.compile(r"(\d{1,9}) tokens generated")
-_NUMERIC = (pasted_blocks.list_keys() | {"memory"}) - {"max_concurrency"}
+NUMERIC = (pasted_blocks.list_keys() | {"memory"}) - {"max_concurrency"}
 _PLACES = {"model", "load", "max_concurrency", "input_length", "test", RATE, LENGTHS}
 # What a row of one request at a time, as a ladder's, has no column of.
 _SERVED = {"max_concurrency", "request_throughput", "output_throughput", "prompts", RATE}
@@ -113,6 +113,13 @@ def read_tables(text: str, path: Path) -> TableRows:
         reported += runs
         left += without
     return reported, left
+
+
+def read_sheet(grid: Grid, path: Path) -> TableRows:
+    """Read every row of a sheet that has figures, and lines on the others."""
+    upright = turn_upright(grid)
+    runs, without = _Table(upright, path, is_block=any(map(pasted_blocks.find_key, grid.titles))).read_rows()
+    return runs, describe_statistics(path, grid, upright) + without
 
 
 def _join_parts(above: Grid, below: Grid) -> Grid | None:
@@ -195,7 +202,10 @@ class _Table:
         place: _Place = _NOWHERE,
         notes: str = "",
         apart: Mapping[str, str] = _NOTHING,
+        *,
+        is_block: bool = False,
     ) -> None:
+        self._numeric = NUMERIC | {"max_concurrency"} if is_block else NUMERIC
         self.grid, self.path, self.subject, self.engine = split_tests(grid), path, place.subject, place.engine
         self._cells = [row.cells for row in self.grid.rows]
         self.columns = read_columns(self.grid.titles, self._cells)
@@ -259,16 +269,17 @@ class _Table:
         for row in self.grid.rows:
             facts: dict[str, str] = {}
             for column, cell in zip(self.columns, row.cells, strict=True):
-                facts.setdefault(column.key, cell.strip())
+                facts[column.key] = facts.get(column.key) or cell.strip()
             if "model" in facts:
                 model = facts["model"] = facts["model"] or model
             yield row, row_figures.complete_facts(facts)
 
     def _read_figures(self, row: Row) -> tuple[dict[str, float], list[str]]:
         cells = zip(self.columns, row.cells, strict=True)
-        figured = [cell for cell in cells if is_measured(cell[0].key) or cell[0].key in _NUMERIC]
+        figured = [cell for cell in cells if is_measured(cell[0].key) or cell[0].key in self._numeric]
         values, remarks = row_figures.read_cells(figured)
         empty = [key for key, value in values.items() if json_fields.is_zero(value) and is_measured(key)]
+        empty = [key for key in empty if not key.startswith("std_")]
         remarks += [f"{key} is 0: it was not measured" for key in empty]
         return {key: value for key, value in values.items() if key not in empty}, remarks
 

@@ -84,11 +84,12 @@ _RATES: tuple[tuple[str, str], ...] = (
 # What stands behind tokens per second: of all requests at once, or of each.
 _SHARED = {"total": SPEED, "all": SPEED, "req": OF_ONE, "request": OF_ONE, "user": OF_ONE, "stream": OF_ONE}
 _TOKENS_PER_S = re.compile(r"(output )?(?:tok(?:en)?s?|t)(?:/|_per_| per )(?:s|sec|second)\b|tps")
-_UNDERSCORED = re.compile(r"(?<=[a-z])_tok(?:en)?s?_s$")  # of a database's column
+_UNDERSCORED = re.compile(r"(?:(?<=[a-z])_|^)tok(?:en)?s?_s$")  # of a database's column
 _REQUESTS_PER_S = re.compile(
     r"(?:(?:achieved|actual|measured|completed)[ _])?(?:qps|rps|req(?:uest)?s?(?:/| per )s(?:ec(?:ond)?)?"
     r"|request[ _]throughput(?: \(req/s\))?)"
 )
+_STATISTIC_KEY = re.compile(r"(?:mean|median|std|p\d\d(?:\.\d+)?)_[a-z0-9_]+_ms")
 _PER_SECOND = re.compile(r"\(per sec(?:ond)?\)")  # of genai-perf's rates
 _MEASURED_RATE = re.compile(r"throughput|achieved|measured|completed")
 _LATENCIES = {title: figure.key for figure in LATENCIES for title in figure.titles} | dict.fromkeys(
@@ -186,6 +187,8 @@ def _parse_title(title: str) -> TableColumn:
     rate, _, shared = base.rpartition(" ")
     if not unit and shared in _SHARED and _TOKENS_PER_S.fullmatch(rate):
         return TableColumn(_SHARED[shared])
+    if plain in pasted_blocks.list_keys() | {SPEED} or _STATISTIC_KEY.fullmatch(plain):
+        return TableColumn(plain)
     if (own := pasted_blocks.find_key(title)) is not None:
         return TableColumn(own.replace("p50_", "median_"))
     if _REQUESTS_PER_S.fullmatch(plain) or (
@@ -233,13 +236,8 @@ _NO_NUMBERS = {"nan": math.nan, "-nan": math.nan, "inf": math.inf, "+inf": math.
 Lengths = tuple[float | None, float | None]  # tokens of a prompt and of an answer
 
 
-def read_cells(
-    cells: Sequence[tuple[TableColumn, str]], *, strict: bool = False
-) -> tuple[dict[str, float], list[str]]:
-    """Read the figures of a row's cells, the first of a key, and a remark on each that could not be read.
-
-    A `strict` reader raises AmbiguousError where a number is ambiguous, which is a remark otherwise.
-    """
+def read_cells(cells: Sequence[tuple[TableColumn, str]]) -> tuple[dict[str, float], list[str]]:
+    """Read the figures of a row's cells, the first of a key, and a remark on each that could not be read."""
     plain = ((column, cell.strip().rstrip("%") if column.key in _SHARES else cell) for column, cell in cells)
     parts = [(column, cell, numbers.parse_cell(cell)) for column, cell in plain]
     sign = numbers.find_decimal_sign(part.text for _, _, part in parts if part is not None)
@@ -250,8 +248,6 @@ def read_cells(
             if not why and (value := _read_value(column, cell, part, sign)) is not None:
                 values.setdefault(column.key, value)
         except AmbiguousError as error:
-            if strict:
-                raise
             remarks.append(f"{column.key} {error}: left out")
         except ValueError:
             why = "is not a number"
