@@ -32,7 +32,6 @@ HELD_BACK: Literal["held_back"] = "held_back"
 # What DCGM reports for a value that there is not, for each width of its numbers.
 _DCGM_BLANKS = tuple(float(base + n) for base in (0x7FFFFFF0, 1 << 47, 0x7FFFFFFFFFFFFFF0) for n in range(4))
 _MOST_NAMES, _LONGEST_HOST = 5, 100
-_SPENT: dict[Quantity, tuple[Quantity, ...]] = {"power_w": ("energy_j",)}  # each only where none of these is
 
 
 class PowerMetric(msgspec.Struct, frozen=True):
@@ -128,8 +127,11 @@ FAMILIES = (
         advice="add GPU_ENERGY_CONSUMED and GPU_PACKAGE_POWER to the fields of its configuration",
     ),
 )
-_BY_NAME = {name: (family, metric) for family in FAMILIES for name, metric in family.metrics.items()}
-_RANKS = {name: rank for family in FAMILIES for rank, name in enumerate(family.metrics)}
+_BY_NAME = {
+    name: (family, metric, rank)
+    for family in FAMILIES
+    for rank, (name, metric) in enumerate(family.metrics.items())
+}
 
 
 class ExportedValue(msgspec.Struct, frozen=True):
@@ -145,21 +147,22 @@ class ExportedValue(msgspec.Struct, frozen=True):
     value: float
 
 
-def _select_lines(status: int, body: bytes) -> tuple[tuple[str, ...], str]:
-    """Select an answer's lines with power, energy, heat or clocks; else the error, as a sentence's end."""
-    if status != 200:
-        return (), f"answers {status}"
-    text = body.decode("utf-8", "replace")
-    if why := explain_other_text(text) or explain_cut(text):
-        return (), why
+def read_values(answer: ControlAnswer) -> tuple[tuple[ExportedValue, ...], str]:
+    """Read the values of an answer; else the reason, as the end of a sentence that begins with the URL."""
+    text = answer.body.decode("utf-8", "replace")
     lines = text.splitlines()
     selected = tuple(line for line in lines if read_name(line) in _BY_NAME)
-    if why := explain_excess(selected, "power"):
+    why = answer.error or (f"answers {answer.status}" if answer.status != 200 else "")
+    why = why or explain_other_text(text) or explain_cut(text) or explain_excess(selected, "power")
+    quantities = {_BY_NAME[read_name(line)][1].quantity for line in selected}
+    if not why and not quantities & {*COUNTERS, "power_w"}:
+        why = _explain_no_power(lines)
+    if why:
         return (), why
-    named = {read_name(line) for line in selected}
-    if not any(_BY_NAME[name][1].quantity in (*COUNTERS, *_SPENT) for name in named):
-        return (), _explain_no_power(lines)
-    return selected, ""
+    try:
+        return _parse_lines(selected), ""
+    except ValueError:
+        return (), "has a malformed line"
 
 
 def _explain_no_power(lines: Sequence[str]) -> str:
@@ -179,7 +182,7 @@ def _parse_lines(lines: tuple[str, ...]) -> tuple[ExportedValue, ...]:
     rows = []
     for line in lines:
         sample = parse_line(line)
-        family, metric = _BY_NAME[sample.name]
+        family, metric, rank = _BY_NAME[sample.name]
         labels = {name: untrusted.read_text(text, _LONGEST_HOST) for name, text in sample.labels.items()}
         quantity = metric.kinds.get(labels.get(metric.label, "")) if metric.kinds else metric.quantity
         if quantity is None:
@@ -192,22 +195,9 @@ def _parse_lines(lines: tuple[str, ...]) -> tuple[ExportedValue, ...]:
         # A counter at 0 is one that does not count.
         if value == 0 and quantity != HELD_BACK:
             continue
-        host, rank = labels.get(family.host, ""), _RANKS[sample.name]
+        host = labels.get(family.host, "")
         rows.append(ExportedValue(family, metric, quantity, rank, host, unit, index, value))
     return tuple(rows)
-
-
-def read_values(answer: ControlAnswer) -> tuple[tuple[ExportedValue, ...], str]:
-    """Read the values of an answer; else the reason, as the end of a sentence that begins with the URL."""
-    if answer.error:
-        return (), answer.error
-    lines, why = _select_lines(answer.status, answer.body)
-    if why:
-        return (), why
-    try:
-        return _parse_lines(lines), ""
-    except ValueError:
-        return (), "has a malformed line"
 
 
 def choose_values(rows: Sequence[ExportedValue]) -> dict[Quantity, float]:
@@ -223,11 +213,9 @@ def choose_values(rows: Sequence[ExportedValue]) -> dict[Quantity, float]:
             rank, value = chosen.get(quantity, (row.rank, row.value))
             if row.rank <= rank:
                 chosen[quantity] = row.rank, max(value, row.value) if row.rank == rank else row.value
-    return {
-        quantity: value
-        for quantity, (_, value) in chosen.items()
-        if not any(better in chosen for better in _SPENT.get(quantity, ()))
-    }
+    if "energy_j" in chosen:
+        chosen.pop("power_w", None)
+    return {quantity: value for quantity, (_, value) in chosen.items()}
 
 
 _FIRST_ANSWER_S, _ANSWER_S = 5.0, 1.0
