@@ -15,7 +15,7 @@ from loadgen.base import clock
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.files import write_whole
 from loadgen.facts.run_facts import ClockReading
-from loadgen.features.shards.shard_clocks import RoundTrips, find_boot_id
+from loadgen.features.shards.shard_clocks import find_boot_id, measure_offset
 from loadgen.fleet import ray_cluster
 from loadgen.fleet.ray_cluster import Node
 from loadgen.fleet.shard_actor import ShardOrder, ShardStatus
@@ -201,7 +201,7 @@ class Fleet:
                 raise MeasureError(f"{self._name_shard(shard)}: its clock cannot be measured: {answer.lost}")
             return int(answer.value)
 
-        return RoundTrips(ask).measure(shard.boot, CLOCK)
+        return measure_offset(ask, shard.boot, CLOCK)
 
     def _give_up_silent(self, now_ns: int) -> None:
         """Mark shards as lost whose node has not answered for 30 s, and kill idle processes if all are idle.

@@ -16,13 +16,12 @@ from loadgen.base import clock
 from loadgen.base.clock import SYSTEM_CLOCK, Clock
 from loadgen.facts.run_facts import ClockReading, ShardFacts
 
-UNKNOWN_NS = -1
+UNKNOWN_NS = -1  # of an error
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _TIME_NAMESPACE = Path("/proc/self/timens_offsets")
 _TIME_ERROR, _UNSYNCHRONIZED = 5, 0x0040  # adjtimex(2): the clock's state, and STA_UNSYNC of its status
 _TRIPS = 8
 _DRIFT = 1e-4  # of the time, where no second reading shows it: quartz is off by less
-UNKNOWN_ERROR = -1
 
 
 class _Timex(ctypes.Structure):
@@ -78,34 +77,25 @@ def read_clock(
     return ClockReading(boot=boot(), offset_ns=offset_ns, error_ns=error_ns())
 
 
-class RoundTrips:
-    """Measures another process's CLOCK_MONOTONIC against this one's, by round trips.
+def measure_offset(
+    ask: Callable[[], int], boot: str, reference: str, clocks: Clock = SYSTEM_CLOCK, trips: int = _TRIPS
+) -> ClockReading:
+    """Measure how far this clock is ahead of another process's, by round trips, and the error (ns).
 
-    `ask` returns the other's clock, in nanoseconds, between its call and its return. Of all trips together
-    the shortest way there and the shortest way back count: the offset lies between the two bounds that they
-    give, so it is the middle, and off by half of what is between them at most.
+    `ask` returns the CLOCK_MONOTONIC of the other (ns), `boot` is its id, and `reference` names this clock.
+    Of all trips together the shortest way there and the shortest way back count: the offset lies between the
+    two bounds that they give, so it is the middle, and off by half of what is between them at most.
     """
-
-    def __init__(self, ask: Callable[[], int], clocks: Clock = SYSTEM_CLOCK) -> None:
-        self.ask, self.clocks = ask, clocks
-
-    def measure(self, boot: str, reference: str, trips: int = _TRIPS) -> ClockReading:
-        """Return how far this clock is ahead of the other's, by `trips` round trips, and the error (ns).
-
-        `boot` is the other's id, and `reference` names this clock.
-        """
-        least_ns, most_ns = -(2**62), 2**62
-        for _ in range(trips):
-            asked_ns = self.clocks.now_ns()
-            theirs_ns = self.ask()
-            least_ns, most_ns = (
-                max(least_ns, asked_ns - theirs_ns),
-                min(most_ns, self.clocks.now_ns() - theirs_ns),
-            )
-        # A clock that was slewed meanwhile can have the bounds cross, by little.
-        half_ns = (abs(most_ns - least_ns) + 1) // 2
-        offset_ns = (least_ns + most_ns) // 2
-        return ClockReading(boot=boot, offset_ns=offset_ns, error_ns=half_ns, reference=reference)
+    least_ns, most_ns = -(2**62), 2**62
+    for _ in range(trips):
+        asked_ns = clocks.now_ns()
+        theirs_ns = ask()
+        least_ns = max(least_ns, asked_ns - theirs_ns)
+        most_ns = min(most_ns, clocks.now_ns() - theirs_ns)
+    # A clock that was slewed meanwhile can have the bounds cross, by little.
+    half_ns = (abs(most_ns - least_ns) + 1) // 2
+    offset_ns = (least_ns + most_ns) // 2
+    return ClockReading(boot=boot, offset_ns=offset_ns, error_ns=half_ns, reference=reference)
 
 
 class ClockShift(msgspec.Struct, frozen=True):
@@ -140,10 +130,10 @@ def _find_shift(first: ClockSpan, span: ClockSpan) -> ClockShift:
         return ClockShift()
     if one.reference != other.reference:  # nothing says how they stand to each other: let both begin at once
         both = f"{one.reference} and {other.reference}"
-        return ClockShift(first.begin_ns - span.begin_ns, UNKNOWN_ERROR, both)
+        return ClockShift(first.begin_ns - span.begin_ns, UNKNOWN_NS, both)
     (to_ns, to_error_ns), (from_ns, from_error_ns) = _estimate_offset(first), _estimate_offset(span)
-    known = UNKNOWN_ERROR not in (to_error_ns, from_error_ns)
-    error_ns = to_error_ns + from_error_ns if known else UNKNOWN_ERROR
+    known = UNKNOWN_NS not in (to_error_ns, from_error_ns)
+    error_ns = to_error_ns + from_error_ns if known else UNKNOWN_NS
     return ClockShift(from_ns - to_ns, error_ns, other.reference)
 
 
@@ -167,4 +157,4 @@ def compute_middle_ns(before: ClockReading, after: ClockReading | None) -> int:
 
 def _join_errors(before: ClockReading, after: ClockReading, more_ns: int) -> int:
     errors = before.error_ns, after.error_ns
-    return UNKNOWN_ERROR if min(errors) < 0 else max(errors) + more_ns
+    return UNKNOWN_NS if min(errors) < 0 else max(errors) + more_ns

@@ -20,9 +20,9 @@ from loadgen.features.shards.merge import shift_records
 from loadgen.features.shards.shard_clocks import (
     ClockShift,
     ClockSpan,
-    RoundTrips,
     find_boot_id,
     find_shifts,
+    measure_offset,
     read_clock,
 )
 from loadgen.records.record import Records
@@ -88,7 +88,7 @@ def test_round_trips_bound_the_offset(ways_ns: list[tuple[int, int]], ahead_ns: 
         clocks.mono_ns += back_ns
         return theirs_ns
 
-    found = RoundTrips(ask, clocks).measure("boot", "the driver's clock", len(ways_ns))
+    found = measure_offset(ask, "boot", "the driver's clock", clocks, len(ways_ns))
     assert abs(found.offset_ns + ahead_ns) <= found.error_ns
     least_ns = min(there for there, _ in ways_ns) + min(back for _, back in ways_ns)
     assert found.error_ns == (least_ns + 1) // 2
