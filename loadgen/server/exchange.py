@@ -421,6 +421,7 @@ async def ask_server(
 ) -> ControlAnswer:
     """Send a control request and return its answer: an error if later than `limit_s` or over `most_bytes`.
 
+    What had come of a late answer is its body.
     `begin_only`: of an answer with status 200 only what comes first is read.
     """
     shown = path.partition("?")[0]
@@ -444,7 +445,8 @@ async def ask_server(
                     break
             watch.note_last(answer.num_bytes_downloaded)
     except TimeoutError:
-        return ControlAnswer(shown, error=f"does not answer within {limit_s:g} s", timed_out=True)
+        error = f"does not answer within {limit_s:g} s"
+        return ControlAnswer(shown, body=bytes(data), error=error, timed_out=True)
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
         if distrust := explain_distrust(error):
             return ControlAnswer(shown, error=distrust, refused_certificate=True)

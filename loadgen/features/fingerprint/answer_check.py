@@ -125,7 +125,7 @@ def describe_difference(own: Fingerprint, baseline: Fingerprint, name: str) -> s
     if not pairs:
         return f"answers not compared with {name}: {why or 'no prompt was answered by both'}"
     by_token = all(a.token_ids and b.token_ids for a, b in pairs)
-    differences = [found for a, b in pairs if (found := _find_difference(a, b, by_token)) is not None]
+    differences = [found for a, b in pairs if (found := find_difference(a, b, by_token)) is not None]
     if not differences:
         return f"the same answers as {name} to all {len(pairs)} prompts"
     equal, length = (statistics.median_low(column) for column in zip(*differences, strict=True))
@@ -211,7 +211,7 @@ def _is_all_equal(units: Sequence[object]) -> bool:
     return len(units) >= _FEWEST and all(unit == units[0] for unit in units)
 
 
-def _find_difference(own: GreedyAnswer, other: GreedyAnswer, by_token: bool) -> tuple[int, int] | None:
+def find_difference(own: GreedyAnswer, other: GreedyAnswer, by_token: bool) -> tuple[int, int] | None:
     """Find how many tokens or characters are equal before two answers differ, and of how many; None if not.
 
     How a cut answer would have continued is not known.

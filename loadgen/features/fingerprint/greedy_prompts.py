@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-import httpx
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.base import signals
 from loadgen.base.errors import UsageError
 from loadgen.base.text import WIDTH, describe_install
 from loadgen.base.untrusted import NOT_JSON, Hide, hide_nothing
+from loadgen.engines.refusals import Adaptation
 from loadgen.facts.run_facts import Fingerprint, GreedyAnswer
 from loadgen.features.fingerprint import answer_check
 from loadgen.features.fingerprint.answer_check import make_empty_fingerprint
@@ -31,11 +31,11 @@ from loadgen.records.decode import Decoder
 from loadgen.records.record import Record
 from loadgen.run.command.progress import Display
 from loadgen.run.firing import Outcome
-from loadgen.server.exchange import ServerAddress
+from loadgen.server.exchange import ControlAnswer, ServerAddress, ask_server
 from loadgen.transport.capture import NO_STAMP, Capture
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire import sse
-from loadgen.wire.openai import Chat, Completions, Count
+from loadgen.wire.openai import Chat, Completions, Count, Dialect
 
 LIMIT_S = 60.0  # for all prompts together: each gets its share of the time left
 LONGEST_BYTES = 1 << 24  # of an answer; about a thousand times the size of 48 tokens with all their details
@@ -95,57 +95,73 @@ def ask_prompts(
     """
     if subject.engine.simulated:
         return make_empty_fingerprint("the embedded engine's answers are made up")
-    decoder = Decoder(plan.dialect, plan.profile.stream, keep_text=True, hide=hide)
-    return access.loop.run(_PromptRun(access, subject, plan, decoder).ask_all(show, limit_s))
+    api = GreedyApi(subject, plan.dialect, plan.path, plan.profile.stream, plan.adaptation, hide)
+    return access.loop.run(_ask_all(access, api, show, limit_s))
 
 
-@dataclass
-class _PromptRun:
-    access: ServerAddress
+async def _ask_all(
+    access: ServerAddress, api: GreedyApi, show: Callable[[PromptProgress], None], limit_s: float
+) -> Fingerprint:
+    """Send all prompts in turn, each in its share of the time left.
+
+    Return the answers, or why there are none. If the first prompt is refused as text, all go as token ids
+    where the engine takes them. An unreachable server ends it.
+    """
+    loop, prompts = asyncio.get_running_loop(), answer_check.PROMPTS
+    deadline_s = loop.time() + limit_s
+    answers: list[GreedyAnswer] = []
+    async with access.client(limit_s) as client:
+
+        async def ask_prompt(text: str) -> tuple[GreedyAnswer, FailureKind | None]:
+            share_s = max(deadline_s - loop.time(), 0.0) / (len(prompts) - len(answers))
+            body = api.make_body(text, answer_check.ANSWER_TOKENS)
+            return api.read(text, await ask_server(client, "POST", api.path, share_s, LONGEST_BYTES, body))
+
+        for prompt in prompts:
+            show(PromptProgress(len(answers)))
+            answer, kind = await ask_prompt(prompt.text)
+            if kind in _REFUSED and not answers and api.subject.takes_ids(api.dialect):
+                try:
+                    api = replace(api, tokenizer=_load_tokenizer(api.subject))
+                except UsageError as error:
+                    return make_empty_fingerprint(f"{answer.failure}; {error}")
+                answer, kind = await ask_prompt(prompt.text)
+            answers.append(answer)
+            if kind is FailureKind.CONNECT:
+                return make_empty_fingerprint(f"the server is gone: {answer.failure}")
+    return Fingerprint(version=answer_check.VERSION, answers=tuple(answers), form=api.form)
+
+
+def _load_tokenizer(subject: ModelTarget) -> Tokenizer:
+    """Load --tokenizer, else that of the model's local directory."""
+    root = subject.model_root
+    place = subject.tokenizer or (root if os.path.isdir(root) else None)
+    if place is None:
+        raise UsageError("token ids instead of text need --tokenizer")
+    if find_spec("transformers") is None:
+        raise UsageError(f"token ids instead of text need transformers: {describe_install('tokenizer')}")
+    return load_tokenizer(place, "ids")
+
+
+class GreedyApi(msgspec.Struct, frozen=True):
+    """The API by which a server is asked for greedy answers, and how its answers are read."""
+
     subject: ModelTarget
-    plan: Plan
-    decoder: Decoder
-    tokenizer: Tokenizer | None = None
+    dialect: Dialect
+    path: str
+    stream: bool = False
+    adaptation: Adaptation = Adaptation()  # to what the server refuses
+    hide: Hide = hide_nothing  # masks the secrets in what the server writes
+    tokenizer: Tokenizer | None = None  # its ids are sent in place of text
 
-    async def ask_all(self, show: Callable[[PromptProgress], None], limit_s: float) -> Fingerprint:
-        """Send all prompts in turn, each in its share of the time left.
+    @property
+    def form(self) -> str:
+        """Whether prompts are completed or are messages of a chat."""
+        return answer_check.CHAT if self.dialect.chat else answer_check.COMPLETION
 
-        Return the answers, or why there are none. If the first prompt is refused as text, all go as token
-        ids where the engine takes them. An unreachable server ends it.
-        """
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + limit_s
-        answers: list[GreedyAnswer] = []
-        async with self.access.client(limit_s) as control:
-            for prompt in answer_check.PROMPTS:
-                show(PromptProgress(len(answers)))
-                share_s = max(deadline_s - loop.time(), 0.0) / (len(answer_check.PROMPTS) - len(answers))
-                answer, kind = await self._ask_prompt(control, prompt.text, share_s)
-                takes_ids = self.subject.engine.takes_ids and not self.plan.dialect.chat
-                if kind in _REFUSED and not answers and takes_ids:
-                    try:
-                        self.tokenizer = self._load_tokenizer()
-                    except UsageError as error:
-                        return make_empty_fingerprint(f"{answer.failure}; {error}")
-                    answer, kind = await self._ask_prompt(control, prompt.text, share_s)
-                answers.append(answer)
-                if kind is FailureKind.CONNECT:
-                    return make_empty_fingerprint(f"the server is gone: {answer.failure}")
-        form = answer_check.CHAT if self.plan.dialect.chat else answer_check.COMPLETION
-        return Fingerprint(version=answer_check.VERSION, answers=tuple(answers), form=form)
-
-    def _load_tokenizer(self) -> Tokenizer:
-        """Load --tokenizer, else that of the model's local directory."""
-        root = self.subject.model_root
-        place = self.subject.tokenizer or (root if os.path.isdir(root) else None)
-        if place is None:
-            raise UsageError("token ids instead of text need --tokenizer")
-        if find_spec("transformers") is None:
-            raise UsageError(f"token ids instead of text need transformers: {describe_install('tokenizer')}")
-        return load_tokenizer(place, "ids")
-
-    def _make_body(self, text: str) -> bytes:
-        dialect, engine = self.plan.dialect, self.subject.engine
+    def make_body(self, text: str, tokens: int) -> dict[str, Any]:
+        """Make the request for the greedy answer to a text, of `tokens` at most, with its ids if possible."""
+        dialect, engine = self.dialect, self.subject.engine
         openai = isinstance(dialect, Chat | Completions)
         sampling: dict[str, Any] = {"temperature": 0, **({"seed": 0} if openai else {})}
         if engine.vllm_fields and "repetition_penalty" not in dialect.lacks:
@@ -153,64 +169,39 @@ class _PromptRun:
             sampling["repetition_penalty"] = 1.0
         more = {"return_token_ids": True} if engine.vllm_fields and openai else {}
         prompt = text if self.tokenizer is None else self.tokenizer.encode(text, add_special_tokens=True)
-        request = dialect.make_request(self.subject.model, prompt, answer_check.ANSWER_TOKENS)
-        fields = dialect.make_fields(sampling, self.plan.profile.stream, False)
-        body = {**merge_fields(request, fields), **more}
-        return msgspec.json.encode(self.plan.adaptation.apply_to(body))
+        fields = dialect.make_fields(sampling, self.stream, False)
+        request = dialect.make_request(self.subject.model, prompt, tokens)
+        return self.adaptation.apply_to({**merge_fields(request, fields), **more})
 
-    async def _ask_prompt(
-        self, client: httpx.AsyncClient, text: str, limit_s: float
-    ) -> tuple[GreedyAnswer, FailureKind | None]:
-        """Send one prompt; return its answer, with ids and text, and the kind of its failure, None if none.
+    def read(self, text: str, reply: ControlAnswer) -> tuple[GreedyAnswer, FailureKind | None]:
+        """Read the answer to a text, with ids and text, and the kind of its failure, None if it has none.
 
         An answer that was not streamed, was cut off or is empty counts as one.
         """
-        reply, cut = await self._send_body(client, self._make_body(text), limit_s)
-        record = self.decoder.decode(reply)
+        capture = Capture(index=0, slot=0, intended_ns=0, sent_ns=0, end_ns=0, framed=False)
+        cut = reply.why if reply.timed_out else ""
+        capture.status = 200 if cut and reply.body else reply.status
+        if reply.error:
+            kind = FailureKind.CONNECT if reply.broken else FailureKind.MALFORMED
+            capture.failure = Failure(FailureKind.TIMEOUT if cut else kind, reply.why)
+        capture.fill((reply.body, NO_STAMP, 0))
+        record = Decoder(self.dialect, self.stream, keep_text=True, hide=self.hide).decode(capture)
         failure = record.failure
         # A measurement that failed may be an answer: it was not streamed, or is empty.
         answered = record.finish_reason and failure and failure.kind in _ANSWERED
         if failure is not None and not cut and not answered:
             return GreedyAnswer(prompt=text, failure=f"{failure.kind}: {failure.detail}"), failure.kind
-        ids, answer_text = _read_token_ids(reply.raw, record), record.text or ""
+        ids, answer = _read_token_ids(reply.body, record), record.text or ""
         if ids is None and not cut:
             return GreedyAnswer(prompt=text, failure="malformed: invalid token ids"), FailureKind.MALFORMED
         ids = ids or []
-        if not answer_text and self.tokenizer is not None:
+        if not answer and self.tokenizer is not None:
             try:
-                answer_text = self.tokenizer.decode(ids)
+                answer = self.tokenizer.decode(ids)
             except (LookupError, TypeError, ValueError, OverflowError):
                 unknown = "malformed: token ids that the tokenizer does not know"
                 return GreedyAnswer(prompt=text, failure=unknown), FailureKind.MALFORMED
-        return GreedyAnswer(prompt=text, text=answer_text, token_ids=tuple(ids), cut=cut), None
-
-    async def _send_body(self, client: httpx.AsyncClient, body: bytes, limit_s: float) -> tuple[Capture, str]:
-        """Send one request; return the response as one read, and why it was cut off at `limit_s`, or ""."""
-        reply = Capture(index=0, slot=0, intended_ns=0, sent_ns=0, end_ns=0, framed=False)
-        data, cut = bytearray(), ""
-        headers = {"content-type": "application/json", "accept-encoding": "identity"}
-        try:
-            async with (
-                asyncio.timeout(limit_s),
-                client.stream("POST", self.plan.path, content=body, headers=headers) as response,
-            ):
-                reply.status = response.status_code
-                async for piece in response.aiter_raw():
-                    data += piece
-                    if len(data) > LONGEST_BYTES:
-                        detail = f"an answer of more than {LONGEST_BYTES >> 20} MiB"
-                        reply.failure = Failure(FailureKind.MALFORMED, detail)
-                        data.clear()
-                        break
-        except TimeoutError:
-            cut = f"no more than {limit_s:.0f} s were left for it"
-            reply.failure = Failure(FailureKind.TIMEOUT, cut)
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
-            reply.failure = Failure(FailureKind.CONNECT, str(error) or type(error).__name__)
-        except (httpx.HTTPError, OSError) as error:
-            reply.failure = Failure(FailureKind.TRUNCATED, str(error) or type(error).__name__)
-        reply.fill((bytes(data), NO_STAMP, 0))
-        return reply, cut
+        return GreedyAnswer(prompt=text, text=answer, token_ids=tuple(ids), cut=cut), None
 
 
 class _ChoiceIds(msgspec.Struct):

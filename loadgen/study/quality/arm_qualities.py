@@ -103,8 +103,11 @@ def format_spread(interval: MeanInterval, scale: float = 1.0) -> str:
 def describe_quality(quality: Quality, margin: float) -> str:
     """Describe in a line how far a candidate is: KL and agreement, as far as known, and the verdict."""
     verdict = judge_quality(quality, margin)
-    unknown = f"no KL: {quality.why.get('kl', 'the reason is not known')}"
-    parts = [unknown if quality.kl is None else f"KL {format_spread(quality.kl)} nats a token"]
+    parts = [f"no KL: {quality.why.get('kl', 'the reason is not known')}"]
+    if quality.kl is not None:
+        parts = [f"KL {format_spread(quality.kl)} nats a token"]
+    elif quality.same_answers is not None:
+        parts = [f"{format_spread(quality.same_answers, 100)} % of greedy answers the same"]
     if quality.agreement is not None:
         parts.append(f"{format_spread(quality.agreement, 100)} % of first choices the same")
     return "; ".join([*parts, *([] if verdict is None else [verdict.text])])

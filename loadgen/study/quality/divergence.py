@@ -27,6 +27,7 @@ import numpy as np
 
 from loadgen.base.arrays import Float64
 from loadgen.base.intervals import LEAST_SPREAD, RatioOfSums, t_quantile
+from loadgen.features.fingerprint.answer_check import find_difference
 from loadgen.study.quality.quality_record import (
     BACKWARD,
     CANDIDATE,
@@ -43,6 +44,7 @@ from loadgen.study.quality.quality_record import (
     TokenScores,
 )
 from loadgen.study.quality.reference_file import (
+    GREEDY,
     PairedAnswers,
     ReferenceContents,
     ReferenceHeader,
@@ -285,6 +287,7 @@ _FEW = "an interval needs two answers: pass more --tokens"
 _FEW_SEGMENTS = "an interval needs two segments of text: pass a longer --text"
 _NOT_SCORED = "no text was scored"
 _NO_FIRSTS = "a server does not report its first choices in a prompt"
+_NO_IDS = "a server returns no token ids, so greedy answers are compared as texts"
 _IMPOSSIBLE = (
     "tokens that one server sampled are impossible by the other's log-probabilities, which are truncated: "
     "start vLLM with --logprobs-mode raw_logprobs"
@@ -315,6 +318,8 @@ def judge_contents(
     reasons why `kl`, `noise_floor` or `text` was not measured.
     """
     held, reasons, differ = candidate or reference, dict(why or {}), ""
+    if reference.header.settings.get(GREEDY):
+        return judge_greedy(reference, candidate, reasons.get("kl", "greedy answers are compared"))
     if candidate is None:
         reasons["kl"] = ITSELF
     elif reference.text.take_ids(candidate.text) is None:
@@ -360,6 +365,39 @@ def judge_contents(
             **({"reference": reference.digest} if reference.digest else {}),
         },
         **{name: found for name, found in figures.items() if not isinstance(found, str)},
+    )
+
+
+def judge_greedy(reference: ReferenceContents, candidate: ReferenceContents | None, why: str) -> Quality:
+    """Compute how far a candidate's greedy answers are the reference's; `why` there is no KL divergence.
+
+    Up to the first token that differs both have read the same, and each token is a choice of both: the share
+    of the same choices is that of the same first choices along greedy answers. What follows is not compared.
+    Where a server has no token ids, answers are compared as texts, and only whole ones are.
+    """
+    own = candidate or reference
+    theirs = {answer.prompt: answer for answer in reference.greedy}
+    pairs = [(answer, theirs[answer.prompt]) for answer in own.greedy if answer.prompt in theirs]
+    by_token = all(answer.token_ids for pair in pairs for answer in pair)
+    found = [find_difference(*pair, by_token) for pair in pairs]
+    lengths = [len(answer.token_ids) for answer, _ in pairs]
+    reached = [(at[0], at[0] + 1) if at else (n, n) for at, n in zip(found, lengths, strict=True)]
+    figures: dict[str, Any] = dict.fromkeys(("kl", "perplexity_ratio"), why)
+    figures |= {"agreement": _FEW if by_token else _NO_IDS, "same_answers": _FEW}
+    if len(pairs) > 1:
+        figures["same_answers"] = _average_rows([(at is None, 1) for at in found]).find_share_interval()
+    if len(pairs) > 1 and by_token:
+        figures["agreement"] = _average_rows(reached).find_share_interval()
+    if candidate is None:
+        figures = dict.fromkeys(figures, ITSELF)
+    return Quality(
+        reference=reference.header.model,
+        candidate=own.header.model,
+        of_reference=candidate is None,
+        why={name: value for name, value in figures.items() if isinstance(value, str)},
+        settings={**own.header.settings, "answers": len(pairs)},
+        digests={"text": own.header.text_digest},
+        **{name: value for name, value in figures.items() if not isinstance(value, str)},
     )
 
 

@@ -21,7 +21,9 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import MeasureError
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.plan import tokenizers
+from loadgen.facts.run_facts import GreedyAnswer
+from loadgen.features.fingerprint.greedy_prompts import GreedyApi
+from loadgen.plan import plan, profile, tokenizers
 from loadgen.plan.model_files import find_tokenizer, find_vocab_size
 from loadgen.plan.tokenizers import FullTokenizer
 from loadgen.server import exchange
@@ -43,7 +45,6 @@ _NO_PATH = (404, 405)
 _BATCHES = 4  # requests at once
 _PROBE = "The"
 COMPLETION, CHAT = "completion", "chat"
-_INSTEAD = "`loadgen bench --fingerprint` compares greedy answers instead"
 T = TypeVar("T")
 _Prompts = Sequence[tuple[int, ...]]
 
@@ -75,6 +76,7 @@ class ProbabilityServer(msgspec.Struct, frozen=True):
     scores: bool = True  # token ids that it did not sample
     texts: str = ""  # CHAT or COMPLETION: it only reports texts of tokens, by this API; "": ids
     tokens_field: str = ""  # of a chat request; "": max_tokens
+    greedy: GreedyApi | None = None  # by which it answers greedily; None: log-probabilities are compared
     sent_again: list[str] = []  # why a request was, each time
 
     @property
@@ -88,7 +90,7 @@ class ProbabilityServer(msgspec.Struct, frozen=True):
         served, engine, subject = session.served, session.served.engine, session.subject
         api = PROBABILITY_APIS.get(engine.name, VllmClient if engine.unproven else None)
         if api is None:
-            raise NoProbabilities(f"{engine.name} has no log-probabilities of token ids: {_INSTEAD}")
+            raise NoProbabilities(f"{engine.name} has no log-probabilities of token ids")
         return cls(
             access=session.access,
             model=served.model,
@@ -154,6 +156,18 @@ class ProbabilityClient(ABC):
 
     def _chat(self, message: str) -> dict[str, Any]:
         return {"model": self.server.model, "messages": [{"role": "user", "content": message}]}
+
+    async def answer_greedily(self, prompt: str, tokens: int) -> GreedyAnswer:
+        """Answer a prompt by at most `tokens`, by the server's greedy API."""
+        api, access = self.server.greedy, self.server.access
+        assert api is not None
+        reply = await self._send(api.path, api.make_body(prompt, tokens))
+        if reply.status in DENIED:
+            raise MeasureError(access.explain_denial(reply))
+        answer, failed = api.read(prompt, reply)
+        if failed or answer.cut:
+            raise MeasureError(f"{access.shown_url}{api.path}: {answer.failure or answer.cut}")
+        return answer
 
     async def tokenize(self, text: str, alone: bool = False) -> tuple[int, ...]:
         """Tokenize a text as a prompt, or `alone`, by the server, else by its --tokenizer.
@@ -244,7 +258,7 @@ class ProbabilityClient(ABC):
         try:
             return read(answer.body)
         except NoProbabilities as error:
-            raise NoProbabilities(f"{access.shown_url} ({server.engine}): {error}: {_INSTEAD}") from None
+            raise NoProbabilities(f"{access.shown_url} ({server.engine}): {error}") from None
         except NOT_JSON as error:
             raise MeasureError(
                 f"{access.shown_url}{answer.path} answers with what is no list of log-probabilities: {error}"
@@ -328,6 +342,53 @@ PROBABILITY_APIS: dict[str, type[ProbabilityClient]] = {  # by the engine's name
 }
 
 
+def open_servers(
+    sessions: Sequence[Session], chat: bool, greedy: bool = False
+) -> tuple[list[ProbabilityServer], str]:
+    """Find out what the servers of sessions report, and return them with why they are to answer greedily.
+
+    All of them are with `greedy`, or where one reports no log-probabilities; then prompts are completed, or
+    are chats with `chat` or where one server knows only those. Raises MeasureError where one does not answer.
+    """
+    try:
+        if not greedy:
+            return [probe_server(ProbabilityServer.of_session(each)) for each in sessions], ""
+        why = "greedy answers are compared"
+    except NoProbabilities as error:
+        why = f"greedy answers are compared: {error}"
+    found = [_find_greedy_server(each, chat) for each in sessions]
+    if len({server.greedy and server.greedy.form for server in found}) > 1:
+        found = [_find_greedy_server(each, chat=True) for each in sessions]
+    return found, why
+
+
+def _find_greedy_server(session: Session, chat: bool) -> ProbabilityServer:
+    """Find the API by which a server completes texts, else answers chats; of a `chat` only that."""
+    served, failures = session.served, list[MeasureError]()
+    for backend in ("openai-chat",) if chat else ("openai", "openai-chat"):
+        dialect, path = plan.choose_dialect(profile.build({"backend": backend}), session.subject)
+        server = ProbabilityServer(
+            access=session.access,
+            model=served.model,
+            engine=served.engine.name,
+            api=VllmClient,
+            version=served.version,
+            greedy=GreedyApi(session.subject, dialect, path, hide=session.access.secrets.hide),
+        )
+        try:
+            server.access.loop.run(_answer_probe(server))
+        except MeasureError as error:
+            failures.append(error)
+        else:
+            return server
+    raise failures[0]
+
+
+async def _answer_probe(server: ProbabilityServer) -> None:
+    async with server.open() as client:
+        await client.answer_greedily(_PROBE, 1)
+
+
 def probe_server(server: ProbabilityServer) -> ProbabilityServer:
     """Sample and score a token, and return the server with what it takes: alternatives, scoring.
 
@@ -339,7 +400,7 @@ def probe_server(server: ProbabilityServer) -> ProbabilityServer:
 async def _probe(server: ProbabilityServer) -> ProbabilityServer:
     try:
         return await _probe_ids(server)
-    except MeasureError as error:
+    except MeasureError:
         if server.engine in PROBABILITY_APIS:
             raise
         for texts in (COMPLETION, CHAT):
@@ -349,7 +410,7 @@ async def _probe(server: ProbabilityServer) -> ProbabilityServer:
                     with suppress(MeasureError):
                         await client.sample_text(_PROBE, 1)
                         return there
-        raise error
+        raise NoProbabilities(f"{server.access.shown_url} reports no log-probabilities") from None
 
 
 async def _probe_ids(server: ProbabilityServer) -> ProbabilityServer:
@@ -366,7 +427,7 @@ async def _probe_ids(server: ProbabilityServer) -> ProbabilityServer:
                 break
             except RefusedRequest as error:
                 if top == _FEWER[-1]:
-                    raise NoProbabilities(f"{error}: {_INSTEAD}") from None
+                    raise NoProbabilities(str(error)) from None
     if not server.api.scores_prompts:
         return replace(server, scores=False)
     scored = TokenSequence((*prompt, *answers[0].token_ids), len(prompt))

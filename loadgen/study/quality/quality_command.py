@@ -22,7 +22,7 @@ from loadgen.base.printing import print_text
 from loadgen.base.signals import Interrupts, StopRequest
 from loadgen.base.structs import replace
 from loadgen.base.tables import render_passage
-from loadgen.base.text import WIDTH, clean_text, format_count, wrap_text
+from loadgen.base.text import clean_text, format_count
 from loadgen.plan import profile
 from loadgen.report.run import Place
 from loadgen.run.attach import attach, collect_settings
@@ -31,18 +31,17 @@ from loadgen.run.command.api import BackgroundRun, Interrupted
 from loadgen.run.command.options import DEFAULT_URL, Launching, Options, add_unlisted_flags, parse
 from loadgen.run.command.progress import Display
 from loadgen.run.live_display import choose_display
+from loadgen.run.session import Session
 from loadgen.settings import table
 from loadgen.settings.keyword_types import BenchOptions
 from loadgen.settings.setting import LAUNCH, OUTPUT, RUN, SERVER, Makes, Setting, list_rows
 from loadgen.settings.table import TABLE
-from loadgen.study.quality.arm_qualities import format_spread
-from loadgen.study.quality.divergence import estimate_divergence
-from loadgen.study.quality.probability_server import ProbabilityServer, probe_server
+from loadgen.study.quality.probability_server import open_servers
 from loadgen.study.quality.quality_passage import RowQuality, make_quality_passage
 from loadgen.study.quality.quality_record import MARGIN, Quality
 from loadgen.study.quality.quality_run import QualityRun, record_reference
 from loadgen.study.quality.quality_text import ANSWER_TOKENS, TOKENS, QualityPlan, read_text
-from loadgen.study.quality.reference_file import ReferenceContents, read_reference
+from loadgen.study.quality.reference_file import GREEDY, ReferenceContents, read_reference
 
 QUALITY = "the quality (docs/quality.md)"
 _MOST_NATS = 100.0
@@ -74,6 +73,7 @@ class QualityRequest:
     margin: Annotated[float, _quality(f"KL up to NATS a token counts as the same (default {MARGIN})",
         read=number_between(1e-6, _MOST_NATS), metavar="NATS")] = MARGIN
     chat: Annotated[bool, _quality("sample answers to chats with one message")] = False
+    greedy: Annotated[bool, _quality("compare greedy answers, as without log-probabilities")] = False
     # fmt: on
 
     def check(self) -> None:
@@ -156,15 +156,15 @@ def open_run(
 ) -> QualityRun:
     """Read the text and the file of a request, and start or reach its servers, which end with `stack`.
 
-    Without a reference the candidate becomes one. Raises LoadgenError for what cannot be read or reached,
-    reports no log-probabilities, or cannot score what --save keeps.
+    Without a reference the candidate becomes one. Raises LoadgenError for what cannot be read or reached, or
+    cannot score what --save keeps.
     """
     text, kept = read_text(None if request.text is None else Path(request.text)), None
     plan = QualityPlan(text, request.tokens, request.answer_tokens, request.precision, request.chat)
     if request.reference is not None:
         kept = read_reference(Path(request.reference))
         plan = plan.follow_settings(kept.header.settings)
-    candidate, reference = _open_server(options, stack, interrupts), None
+    sessions = [_open_session(options, stack, interrupts)]
     if request.reference_url is not None:
         there = replace(
             options,
@@ -176,63 +176,57 @@ def open_run(
             served_model_name=None,
         )
         try:
-            reference = _open_server(there, stack, interrupts)
+            sessions.append(_open_session(there, stack, interrupts))
         except (UsageError, MeasureError) as error:
             error.args = (f"of --reference-url: {error.args[0]}", *error.args[1:])
             raise
-    if request.save is not None and reference is not None and not candidate.scores:
+    greedy = request.greedy or (kept is not None and bool(kept.header.settings.get(GREEDY)))
+    with choose_display(options.quiet).waiting(f"trying {sessions[0].access.shown_url}"):
+        servers, why = open_servers(sessions, plan.chat, greedy)
+    run = QualityRun(servers[0], plan, (*servers, None)[1], kept, why={"kl": why} if why else {})
+    if request.save is not None and run.reference is not None and not run.candidate.scores:
         raise UsageError(
-            f"--save keeps a reference's answers, and {candidate.engine} cannot score them: leave out "
+            f"--save keeps a reference's answers, and {run.candidate.engine} cannot score them: leave out "
             "--save, and it samples itself"
         )
-    return QualityRun(candidate, plan, reference, kept)
+    return run
 
 
-def _open_server(options: Options, stack: ExitStack, interrupts: Interrupts) -> ProbabilityServer:
-    """Start or reach a server, and find out what it reports; it ends with `stack` if it was started here.
-
-    Raises LoadgenError where it is not there, or reports no log-probabilities.
-    """
+def _open_session(options: Options, stack: ExitStack, interrupts: Interrupts) -> Session:
+    """Start or reach a server, which ends with `stack` if it was started here; raises LoadgenError."""
     workload = profile.build({})
     session = attach(options, collect_settings(options, [workload]), workload, stack, interrupts)
     stack.enter_context(session.access.secrets.hide_in_errors())  # servers repeat what they are sent
-    server = ProbabilityServer.of_session(session)
-    with choose_display(options.quiet).waiting(f"trying {server.access.shown_url}"):
-        return probe_server(server)
+    return session
 
 
 def _save_reference(run: QualityRun, path: Path, shown: Display) -> tuple[ReferenceContents, int]:
-    server, signal = run.reference or run.candidate, 0
+    signal = 0
     try:
-        record_reference(server, run.plan, path, run.show)
+        record_reference(run.reference or run.candidate, run.plan, path, run.show)
     except KeyboardInterrupt as stop:
         if not path.exists():
             raise
         signal = signals.read_number(stop)
     except MeasureError as error:
-        if not _has_begun(path):
-            raise
-        raise MeasureError(f"{error}; what was measured is kept: the same command goes on with it") from None
+        if path.exists():
+            kept = "what was measured is kept: the same command goes on with it"
+            raise MeasureError(f"{error}; {kept}") from None
+        raise
     finally:
         shown.close()
-    _warn_of_repeats(server)
-    kept = read_reference(path)
-    print_text(clean_text("\n".join(list_reference_lines(kept, path))), sys.stderr)
+    _warn_of_repeats(run)
+    saved = read_reference(path)
+    count = len(saved.answers or saved.greedy)
+    words = f"{format_count(count, 'greedy answer' if saved.greedy else 'answer')} of {saved.header.model}"
+    print_text(clean_text(f"{path}: {words}"), sys.stderr)
     if signal:
         progress.warn("interrupted: the same command goes on with this file")
-    return kept, decide_exit_code(signal=signal, measured=bool(kept.answers))
+    return saved, decide_exit_code(signal=signal, measured=count > 0)
 
 
-def _has_begun(path: Path) -> bool:
-    try:
-        kept = read_reference(path)
-    except UsageError:
-        return False
-    return bool(kept.answers or kept.segments)
-
-
-def _warn_of_repeats(*servers: ProbabilityServer | None) -> None:
-    for server in servers:
+def _warn_of_repeats(run: QualityRun) -> None:
+    for server in (run.candidate, run.reference):
         if server is not None and server.sent_again:
             why = Counter(server.sent_again).most_common(1)[0][0]
             count = format_count(len(server.sent_again), "request")
@@ -266,28 +260,12 @@ def _measure(run: QualityRun, shown: Display, margin: float, is_json: bool) -> i
         passage = make_quality_passage([RowQuality(quality.candidate, quality, margin)])
         print_text(clean_text(render_passage(passage)), sys.stdout, end="")
     if signal:
-        answers = 0 if run.answers is None else run.answers.answers
-        progress.warn(f"interrupted: the figures are of {format_count(answers, 'answer')}")
-    _warn_of_repeats(run.candidate, run.reference)
+        progress.warn(f"interrupted: the figures are of {format_count(run.answered, 'answer')}")
+    _warn_of_repeats(run)
     if failed is not None:
         progress.warn(run.candidate.access.secrets.hide(str(failed)))
-    measured = quality.kl is not None or quality.bits_per_byte is not None
+    measured = any((quality.kl, quality.bits_per_byte, quality.same_answers))
     return decide_exit_code(signal=signal, measured=measured, whole=failed is None)
-
-
-def list_reference_lines(contents: ReferenceContents, path: Path) -> list[str]:
-    """List what a reference file has as lines of 80 columns."""
-    answers = [line.answer for line in contents.answers]
-    lines = [
-        f"{path}: {format_count(len(answers), 'answer')} of {contents.header.model}, "
-        f"{contents.tokens:,} tokens, {format_count(len(contents.segments), 'segment')} of text"
-    ]
-    floor = estimate_divergence(answers, [line.own for line in contents.answers])
-    if floor is not None:
-        lines.append(f"  noise floor {format_spread(floor)} nats a token")
-    if contents.damage:
-        lines += wrap_text(f"the rest of the file is left out: {contents.damage}", width=WIDTH)
-    return lines
 
 
 class QualityKeywords(BenchOptions, total=False):
@@ -300,6 +278,7 @@ class QualityKeywords(BenchOptions, total=False):
     answer_tokens: Annotated[int, Meta(ge=1)]  # of one, at most
     precision: Annotated[float, Meta(gt=0)]  # of KL, in nats a token, at which to stop
     chat: bool
+    greedy: bool  # answers, compared as where a server has no log-probabilities
 
 
 @keywords.add_keyword_signature(QualityKeywords)
@@ -311,8 +290,8 @@ def quality(
     `reference` is the address of its server, or the file that `save` kept of it. Without one, `save` keeps
     what the server at `base_url` samples, as a reference for later, and None is returned. Nothing is printed.
 
-    Raises LoadgenError where an option is wrong or a server reports no log-probabilities, and
-    Interrupted on Ctrl-C, which leaves what `save` has.
+    Raises LoadgenError where an option is wrong or a server does not answer, and Interrupted on Ctrl-C, which
+    leaves what `save` has.
     """
     given = keywords.check_keywords(cast("Mapping[str, Any]", options), QualityKeywords, "quality()")
     own = {name: given.pop(name) for name in _NAMES if name in given}

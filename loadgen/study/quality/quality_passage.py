@@ -25,8 +25,8 @@ from loadgen.study.quality.quality_record import (
 _COLUMNS = [figure for figure in FIGURES if figure.title]
 _CELLS = [figure.key for figure in FIGURES if figure.key != "bits_per_byte"]  # of which there are two
 _LEGEND = (
-    "KL divergence in nats a token, the same first choice in % of a text's tokens, perplexity × the "
-    "reference's; ± half of the 95 % interval"
+    "KL divergence in nats a token, the same first choice in % of a text's tokens, or of greedy answers', "
+    "perplexity × the reference's; ± half of the 95 % interval"
 )
 
 
@@ -86,6 +86,9 @@ def _list_quality_notes(row: RowQuality) -> Iterator[str]:
             yield f"{row.name}: {'; '.join(filter(None, found))}"
         if kl.direction == BACKWARD:
             yield f"{row.name}: KL(candidate‖reference), since its server cannot score"
+    if quality.same_answers is not None:
+        count, most = quality.settings.get("answers"), quality.settings.get("answer_tokens")
+        yield f"{row.name}: {count} greedy answers of {most} tokens at most, up to the first that differs"
     reasons: dict[str, list[str]] = {}
     for each in _COLUMNS:
         if each.key in quality.why:

@@ -94,7 +94,8 @@ class Quality(BaseModel, extra="forbid", frozen=True):
     of_reference: bool = False  # the reference's own: it has no divergence from itself
     kl: KlDivergence | None = None
     noise_floor: MeanInterval | None = None  # nats a token: the sampling server scored on its own answers
-    agreement: MeanInterval | None = None  # share of the text's positions
+    agreement: MeanInterval | None = None  # share of the text's positions, or of those of greedy answers
+    same_answers: MeanInterval | None = None  # share of greedy answers
     perplexity_ratio: MeanInterval | None = None  # candidate ÷ reference
     perplexity: dict[str, float] | None = None  # of the text, by server
     bits_per_byte: dict[str, MeanInterval] | None = None
@@ -116,6 +117,7 @@ FIGURES = (
     QualityFigure("kl", "KL"),
     QualityFigure("noise_floor"),
     QualityFigure("agreement", "same first %", 100.0),
+    QualityFigure("same_answers", "same answers %", 100.0),
     QualityFigure("perplexity_ratio", "perplexity"),
     QualityFigure("bits_per_byte"),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, closing
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -38,7 +38,9 @@ from loadgen.study.quality.quality_record import (
 )
 from loadgen.study.quality.quality_text import PROMPT_TOKENS, QualityPlan, TokenizedText
 from loadgen.study.quality.reference_file import (
+    GREEDY,
     AnswerLine,
+    GreedyLine,
     PairedAnswers,
     ReferenceContents,
     ReferenceFile,
@@ -126,6 +128,30 @@ def score_text(server: ProbabilityServer, text: TokenizedText, scores: Reference
                 show(QualityProgress(what, done, total, "segment", begin_ns))
 
     server.access.loop.run(score())
+
+
+def answer_prompts(
+    server: ProbabilityServer,
+    plan: QualityPlan,
+    prompts: Iterable[str],
+    contents: ReferenceContents,
+    show: Show,
+) -> None:
+    """Append a server's greedy answers to prompts that `contents` has none to; raises MeasureError."""
+    every, known = list(prompts), {answer.prompt for answer in contents.greedy}
+    left, begin_ns = (prompt for prompt in every if prompt not in known), clock.now_ns()
+
+    async def answer_next(client: ProbabilityClient) -> None:
+        for prompt in left:
+            contents.append([GreedyLine(await client.answer_greedily(prompt, plan.answer_tokens))])
+            what, done = f"greedy answers of {server.model}", len(contents.greedy)
+            show(QualityProgress(what, done, len(every), "answer", begin_ns))
+
+    async def answer() -> None:
+        async with server.open() as client:
+            await _gather(*(answer_next(client) for _ in range(server.requests_at_once)))
+
+    server.access.loop.run(answer())
 
 
 def score_answers(server: ProbabilityServer, measure: AnswerMeasure) -> None:
@@ -286,15 +312,18 @@ async def _gather(*requests: Coroutine[Any, Any, Any]) -> list[Any]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def make_header(server: ProbabilityServer, plan: QualityPlan, text: TokenizedText) -> ReferenceHeader:
-    """Make the header of what a server samples and scores."""
+def make_header(
+    server: ProbabilityServer, plan: QualityPlan, text: TokenizedText | None = None
+) -> ReferenceHeader:
+    """Make the header of what a server samples and scores, or answers greedily."""
+    greedy = {} if server.greedy is None else {GREEDY: True, "chat": server.greedy.dialect.chat}
     return ReferenceHeader(
         model=server.model,
         engine=server.engine,
         engine_version=server.version,
-        settings=plan.list_settings(),
+        settings=plan.list_settings() | greedy,
         text_digest=plan.text_digest,
-        text_ids=text.segments,
+        text_ids=() if text is None else text.segments,
     )
 
 
@@ -310,8 +339,11 @@ def record_reference(
             f"{server.access.shown_url} reports no token ids, which a file must have: pass --reference-url "
             "with a server of the reference, which finds them"
         )
-    text = tokenize_text(server, plan)
+    text = None if server.greedy is not None else tokenize_text(server, plan)
     with closing(ReferenceFile(path, make_header(server, plan, text))) as file:
+        if text is None:
+            answer_prompts(server, plan, plan.list_prompts(), file, show)
+            return
         if server.scores:
             score_text(server, text, file, show)
         measure = AnswerMeasure(plan, file, file, f"answers of {server.model}", show)
@@ -346,7 +378,7 @@ class QualityRun:
         elif self.reference is not None and not (self.reference.scores or self.candidate.scores):
             raise UsageError(
                 f"neither {self.reference.engine} nor {self.candidate.engine} scores what the other "
-                "samples: serve one of them by an engine that does, as vLLM"
+                "samples: serve one of them by an engine that does, as vLLM, or pass --greedy"
             )
 
     def _check_kept(self, kept: ReferenceContents) -> None:
@@ -355,7 +387,15 @@ class QualityRun:
                 "--reference: it was measured on another text: pass that one with --text, or keep the "
                 "reference again with --save"
             )
-        if not (kept.answers or kept.segments):
+        greedy, settings = self.candidate.greedy, kept.header.settings
+        if greedy is not None and settings.get(GREEDY) and settings.get("chat") is not greedy.dialect.chat:
+            raise UsageError("the reference's answers are of another API: keep it again with --chat")
+        if greedy is not None and not settings.get(GREEDY):
+            raise UsageError(
+                f"the reference was kept without greedy answers, but {self.why['kl']}: keep it again with "
+                "--greedy, in a campaign with greedy = true in [quality]"
+            )
+        if not (kept.answers or kept.segments or kept.greedy):
             raise UsageError(
                 "--reference: it has no answers yet: go on with it by --save while its server is up"
             )
@@ -367,6 +407,29 @@ class QualityRun:
 
     def measure(self) -> None:
         """Score the text by both, then answers until there are enough; raises MeasureError, UsageError."""
+        with ExitStack() as stack:
+            if self.candidate.greedy is None:
+                self._compare_scores(stack)
+            else:
+                self._compare_answers(stack)
+
+    def _open_scores(self, header: ReferenceHeader, stack: ExitStack) -> ReferenceContents:
+        if self.scores_path is None:
+            return ReferenceContents(header)
+        return stack.enter_context(closing(ReferenceFile(self.scores_path, header)))
+
+    def _compare_answers(self, stack: ExitStack) -> None:
+        held_to = self.kept
+        scores = self._open_scores(make_header(self.candidate, self.plan), stack)
+        if held_to is None:
+            assert self.reference is not None
+            held_to = ReferenceContents(make_header(self.reference, self.plan))
+            answer_prompts(self.reference, self.plan, self.plan.list_prompts(), held_to, self.show)
+        self._sides = [held_to, scores]
+        prompts = [answer.prompt for answer in held_to.greedy]
+        answer_prompts(self.candidate, self.plan, prompts, scores, self.show)
+
+    def _compare_scores(self, stack: ExitStack) -> None:
         held_to = self.kept
         if held_to is None:
             assert self.reference is not None
@@ -376,29 +439,25 @@ class QualityRun:
             theirs = held_to.text
         own = theirs if self.candidate.texts else tokenize_text(self.candidate, self.plan)
         same = own.take_ids(theirs)
-        header = make_header(self.candidate, self.plan, same or own)
-        with ExitStack() as stack:
-            scores = ReferenceContents(header)
-            if self.scores_path is not None:
-                scores = stack.enter_context(closing(ReferenceFile(self.scores_path, header)))
-            self._sides = [held_to, scores]
-            self._score_texts(theirs, same or own)
-            if self.candidate.scores:
-                sampled, scored, what = held_to, scores, held_to.header.model
-            else:
-                sampled, scored, what = scores, ReferenceContents(held_to.header), self.candidate.model
-                self._sides.append(scored)
-            most = self.plan.tokens if self.kept is None else min(self.plan.tokens, self.kept.tokens)
-            plan = replace(self.plan, tokens=most)
-            self.answers = AnswerMeasure(plan, sampled, scored, f"answers of {what}", self.show)
-            if same is None:
-                return
-            if self.reference is None:
-                score_answers(self.candidate, self.answers)
-            elif self.candidate.scores:
-                sample_answers(self.reference, self.candidate, self.answers)
-            else:
-                sample_answers(self.candidate, self.reference, self.answers)
+        scores = self._open_scores(make_header(self.candidate, self.plan, same or own), stack)
+        self._sides = [held_to, scores]
+        self._score_texts(theirs, same or own)
+        if self.candidate.scores:
+            sampled, scored, what = held_to, scores, held_to.header.model
+        else:
+            sampled, scored, what = scores, ReferenceContents(held_to.header), self.candidate.model
+            self._sides.append(scored)
+        most = self.plan.tokens if self.kept is None else min(self.plan.tokens, self.kept.tokens)
+        plan = replace(self.plan, tokens=most)
+        self.answers = AnswerMeasure(plan, sampled, scored, f"answers of {what}", self.show)
+        if same is None:
+            return
+        if self.reference is None:
+            score_answers(self.candidate, self.answers)
+        elif self.candidate.scores:
+            sample_answers(self.reference, self.candidate, self.answers)
+        else:
+            sample_answers(self.candidate, self.reference, self.answers)
 
     def _score_texts(self, theirs: TokenizedText, own: TokenizedText) -> None:
         held_to, scores = self._sides
@@ -412,13 +471,20 @@ class QualityRun:
             score_text(self.candidate, own, scores, self.show)
 
     @property
+    def answered(self) -> int:
+        """How many answers of both there are."""
+        if self.answers is None:
+            return min((len(side.greedy) for side in self._sides), default=0)
+        return self.answers.answers
+
+    @property
     def is_begun(self) -> bool:
         """Whether any figure can be computed."""
-        return self.answers is not None and (self.answers.answers > 1 or bool(self._sides[1].segments))
+        return self.answered > 1 or (self.answers is not None and bool(self._sides[1].segments))
 
     def note_end(self, reason: str) -> None:
         """Note why it ended before there were answers enough for a divergence, if it did."""
-        if self.answers is None or self.answers.answers < 2:
+        if self.answered < 2:
             self.why |= {"kl": reason, "noise_floor": reason}
 
     def judge(self) -> Quality:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -69,6 +69,10 @@ class QualityPlan(msgspec.Struct, frozen=True, dict=True):
             segments.append(rest[:end].rstrip())
             rest = rest[end:].lstrip()
         return segments
+
+    def list_prompts(self) -> Iterator[str]:
+        """Yield as many prompts as are enough if no answer ends early."""
+        return map(self.cut_prompt, range(-(-self.tokens // self.answer_tokens)))
 
     def cut_prompt(self, number: int) -> str:
         """Cut prompt `number` from the text: 240 characters from a word on, evenly spread, no two alike."""

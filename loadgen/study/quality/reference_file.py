@@ -21,10 +21,12 @@ import msgspec
 from loadgen.base import files
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.untrusted import open_regular
+from loadgen.facts.run_facts import GreedyAnswer
 from loadgen.study.quality.quality_record import SampledAnswer, TextSegment, TokenScores
 from loadgen.study.quality.quality_text import TokenizedText
 
 VERSION = 1
+GREEDY = "greedy"  # of a header's settings: the file has greedy answers
 _GZIP = 16 + zlib.MAX_WBITS  # of zlib: a member with gzip's header
 _PIECE = 1 << 16  # compressed bytes read at once, and plain ones inflated at once
 _MEMBER_BYTES = 8 << 20  # plain ones of a member, from which on the next line begins another
@@ -62,7 +64,13 @@ class SegmentLine(msgspec.Struct, frozen=True, tag="segment", tag_field="line"):
     segment: TextSegment
 
 
-ReferenceLine = AnswerLine | SegmentLine
+class GreedyLine(msgspec.Struct, frozen=True, tag="greedy", tag_field="line"):
+    """The greedy answer to a prompt, of a server whose log-probabilities are not compared."""
+
+    answer: GreedyAnswer
+
+
+ReferenceLine = AnswerLine | SegmentLine | GreedyLine
 
 
 @dataclass
@@ -72,6 +80,7 @@ class ReferenceContents:
     header: ReferenceHeader
     answers: list[AnswerLine] = field(default_factory=list)
     segments: list[TextSegment] = field(default_factory=list)
+    greedy: list[GreedyAnswer] = field(default_factory=list)
     digest: str = ""  # SHA-256 of the whole lines, uncompressed; "": they are in no file
     whole_bytes: int = 0  # of the file: up to the end of its last whole member
     damage: str = ""  # why what follows is not used; "" where nothing does
@@ -87,12 +96,14 @@ class ReferenceContents:
         return TokenizedText(self.header.text_ids, tuple(segment.scored_bytes for segment in self.segments))
 
     def append(self, lines: Iterable[ReferenceLine]) -> None:
-        """Append answers and segments."""
+        """Append answers, segments and greedy answers."""
         for line in lines:
             if isinstance(line, AnswerLine):
                 self.answers.append(line)
-            else:
+            elif isinstance(line, SegmentLine):
                 self.segments.append(line.segment)
+            else:
+                self.greedy.append(line.answer)
 
 
 class PairedAnswers(NamedTuple):
@@ -159,7 +170,7 @@ class ReferenceFile(ReferenceContents):
         if kept is None:
             self._write(msgspec.json.encode(self.header) + b"\n")
         else:
-            self.answers, self.segments = kept.answers, kept.segments
+            self.answers, self.segments, self.greedy = kept.answers, kept.segments, kept.greedy
 
     def append(self, lines: Iterable[ReferenceLine]) -> None:
         """Append lines, on the disk when this returns: a member, or several; raises MeasureError if not."""
@@ -265,6 +276,8 @@ def _check_line(line: ReferenceLine) -> ReferenceLine:
         _check_ids(segment.token_ids)
         if len(segment.scores.logprobs) != len(segment.token_ids) - 1 or segment.scored_bytes < 1:
             raise msgspec.ValidationError("a segment of text is not scored")
+        return line
+    if isinstance(line, GreedyLine):
         return line
     answer, count = line.answer, len(line.answer.token_ids)
     _check_ids(answer.prompt_ids)

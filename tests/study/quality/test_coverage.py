@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 
 from builders.markov_chain import LIES, Evidence, MarkovModel, Mode, disturb, gather_evidence, make_chain
+from loadgen.facts.run_facts import GreedyAnswer
+from loadgen.study.quality.divergence import judge_contents
 from loadgen.study.quality.quality_record import MeanInterval, Quality
 from loadgen.study.quality.quality_run import AnswerMeasure
 from loadgen.study.quality.quality_text import QualityPlan
+from loadgen.study.quality.reference_file import GREEDY, ReferenceContents, ReferenceHeader
 
 RUNS, TOKENS, PER_ANSWER = 200, 4000, 64
 SEGMENTS, PER_SEGMENT = 20, 125
+GREEDY_TOKENS = 16
 WITHIN = range(186, 199)  # of 200, at 95 %: all but 3 in 1,000 sets of runs
 
 
@@ -51,6 +55,43 @@ def test_intervals_cover_the_exact_value_as_often_as_they_claim(kl: float) -> No
     }
     assert [name for name, sides in missed.items() if RUNS - sum(sides) not in WITHIN] == [], missed
     assert [run.doubts for run in runs if run.doubts] == []
+
+
+def answer_greedily(model: MarkovModel) -> list[tuple[int, ...]]:
+    """The tokens that follow each state greedily."""
+    found = []
+    for state in range(len(model.logprobs)):
+        path = [state]
+        for _ in range(GREEDY_TOKENS):
+            path.append(int(model.firsts[path[-1]]))
+        found.append(tuple(path[1:]))
+    return found
+
+
+@pytest.mark.parametrize("kl", [0.003, 0.03])
+def test_intervals_of_greedy_answers_cover_the_exact_shares(kl: float) -> None:
+    reference = make_chain()
+    both = [answer_greedily(model) for model in (reference, disturb(reference, kl))]
+    pairs = list(zip(*both, strict=True))
+    equal = [int(np.cumprod(np.equal(*pair)).sum()) for pair in pairs]
+    reached, chance = np.minimum(np.add(equal, 1), GREEDY_TOKENS), reference.stationary
+    exact = {
+        "same_answers": float(chance @ np.equal(equal, GREEDY_TOKENS)),
+        "agreement": float(chance @ equal) / float(chance @ reached),
+    }
+    missed = dict.fromkeys(exact, 0)
+    for seed in range(RUNS):
+        states = np.random.default_rng(seed).choice(len(pairs), p=chance, size=60)
+        sides = []
+        for answers in both:
+            header = ReferenceHeader(model="m", engine="e", settings={GREEDY: True})
+            rows = [GreedyAnswer(prompt=f"{at}", token_ids=answers[state]) for at, state in enumerate(states)]
+            sides.append(ReferenceContents(header, greedy=rows))
+        quality = judge_contents(*sides)
+        for name, share in exact.items():
+            interval = getattr(quality, name)
+            missed[name] += not interval.low - 1e-9 <= share <= interval.high + 1e-9
+    assert [name for name, count in missed.items() if RUNS - count not in WITHIN] == [], (exact, missed)
 
 
 @pytest.mark.parametrize("mode", LIES)

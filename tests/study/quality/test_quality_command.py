@@ -29,19 +29,15 @@ from loadgen.study.quality import probability_server, quality_text
 from loadgen.study.quality.quality_command import (
     QualityKeywords,
     QualityRequest,
-    list_reference_lines,
 )
-from loadgen.study.quality.quality_record import Quality, SampledAnswer, TokenScores
+from loadgen.study.quality.quality_record import Quality
+from loadgen.study.quality.quality_text import QualityPlan
 from loadgen.study.quality.reference_file import (
-    AnswerLine,
-    ReferenceContents,
-    ReferenceHeader,
     read_reference,
 )
 
 REFERENCE = make_chain()
 CANDIDATE = disturb(REFERENCE, 0.03)
-NULL = {"data": [{"id": "m", "owned_by": "loadgen-null"}]}  # the list of a server of this project
 FEW = ["--tokens", "160", "--answer-tokens", "16", "--quiet"]
 
 
@@ -134,7 +130,7 @@ def test_a_kept_reference_gives_the_figures_of_one_that_is_up(
     file = str(tmp_path / "ref.jsonl.gz")
     code, out, err = run(capsys, "--base-url", reference, "--save", file)
     assert (code, out) == (0, "")
-    assert err.startswith(f"{file}: 10 answers of bf16, 160 tokens, ")
+    assert err == f"{file}: 10 answers of bf16\n"
     kept = measure(capsys, "--base-url", candidate, "--reference", file)
     both = compared(candidate, reference)
     live = measure(capsys, *both)
@@ -187,7 +183,14 @@ def test_two_that_cannot_score_are_refused(capsys: pytest.CaptureFixture[str]) -
         words = compared(candidate.base_url, reference.base_url)
         code, out, err = run(capsys, *words)
         assert (code, out, err.count("\n")) == (2, "", 1)
-        assert "neither vLLM nor vLLM scores" in err
+    assert "neither vLLM nor vLLM scores" in err
+
+
+def test_what_cannot_score_keeps_no_reference_that_is_up(
+    reference: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ScriptedServer(MarkovServer(CANDIDATE, "gguf", prompt_logprobs=False)) as server:
+        words = compared(server.base_url, reference)
         code, out, err = run(capsys, *words, "--save", "/tmp/none.jsonl.gz")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "leave out --save" in err
@@ -236,6 +239,73 @@ def hosted(chat: bool, names: Callable[[int], str] = chr) -> Callable[[Asked], A
         return Answer([whole(json.dumps({"choices": [choice]}).encode())])
 
     return respond
+
+
+def plain(model: MarkovModel, name: str, chat: bool = False) -> Callable[[Asked], Answer]:
+    """A server of texts or chats that knows of no log-probabilities, ids and token counts."""
+    server = MarkovServer(model, name)
+
+    def respond(asked: Asked) -> Answer:
+        method, path = asked.head.split(" ")[:2]
+        if method == "GET":
+            return Answer([whole(json.dumps({"data": [{"id": name, "owned_by": "system"}]}).encode())])
+        if path != ("/v1/chat/completions" if chat else "/v1/completions"):
+            return Answer([whole(b"{}", "404 Not Found")])
+        body = json.loads(asked.body)
+        prompt = body["messages"][0]["content"] if chat else body["prompt"]
+        tokens = {"max_tokens": body.get("max_completion_tokens") or body["max_tokens"], "temperature": 0}
+        text = "".join(map(chr, server._sample(server.tokenize(prompt), tokens)[1:]))
+        choice = {"message": {"content": text}} if chat else {"text": text}
+        return Answer([whole(json.dumps({"choices": [{"finish_reason": "length", **choice}]}).encode())])
+
+    return respond
+
+
+def count_same_answers(prompts: int) -> float:
+    """The share of a plan's first prompts to which the greedy answers of 16 tokens are the same."""
+    plan, same = QualityPlan(quality_text._FILE.read_text("utf-8")), 0
+    for number in range(prompts):
+        paths = []
+        for model in (REFERENCE, CANDIDATE):
+            server = MarkovServer(model)
+            body = {"max_tokens": 16, "temperature": 0}
+            paths.append(server._sample(server.tokenize(plan.cut_prompt(number)), body))
+        same += paths[0] == paths[1]
+    return same / prompts
+
+
+@pytest.mark.parametrize("chats", [(False, False), (True, True), (False, True)])
+def test_without_log_probabilities_greedy_answers_are_compared(
+    chats: tuple[bool, bool], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two = plain(REFERENCE, "bf16", chats[0]), plain(CANDIDATE, "fp8", chats[1])
+    file = str(tmp_path / "ref.jsonl.gz")
+    with ScriptedServer(one) as reference, ScriptedServer(two) as candidate:
+        if chats[0] != chats[1]:
+            code, _, err = run(capsys, *compared(candidate.base_url, reference.base_url))
+            assert (code, "/v1/chat/completions: http-status: 404" in err) == (1, True)
+            return
+        live = measure(capsys, *compared(candidate.base_url, reference.base_url))
+        code, _, err = run(capsys, "--base-url", reference.base_url, "--save", file)
+        assert (code, err) == (0, f"{file}: 10 greedy answers of bf16\n")
+        code, out, _ = run(capsys, "--base-url", candidate.base_url, "--reference", file, "--json")
+        assert Quality.model_validate_json(out).same_answers == live.same_answers
+    assert require(live.same_answers).mean == pytest.approx(count_same_answers(10))
+    assert (live.kl, live.agreement, live.settings["chat"]) == (None, None, chats[0])
+    assert live.why["kl"].endswith(" reports no log-probabilities")
+
+
+def test_greedy_answers_of_servers_with_ids_have_the_same_first_choices(
+    reference: str, candidate: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = measure(capsys, *compared(candidate, reference), "--greedy")
+    same, agreement = require(found.same_answers), require(found.agreement)
+    assert same.mean == pytest.approx(count_same_answers(10))
+    assert same.mean < agreement.mean < 1
+    file = str(tmp_path / "ref.jsonl.gz")
+    assert run(capsys, "--base-url", reference, "--save", file)[0] == 0
+    code, _, err = run(capsys, "--base-url", candidate, "--reference", file, "--greedy")
+    assert (code, "kept without greedy answers, but greedy answers are compared" in err) == (2, True)
 
 
 def tokenizing_chats(asked: Asked) -> Answer:
@@ -327,15 +397,13 @@ def refusing(path: str, status: str, body: dict[str, Any]) -> Any:
 @loop_over(
     ("path", "status", "body", "words"),
     [
-        ("/v1/completions", "200 OK", {"choices": [{"text": "a"}]}, "no log-probabilities of sampled tokens"),
         ("/v1/completions", "200 OK", {"choices": 5},
          "/v1/completions answers with what is no list of log-probabilities"),
         ("/v1/completions", "500 Internal Server Error", {"error": "boom"}, "answers 500: boom"),
         ("/v1/completions", "400 Bad Request", {"error": "no logprobs"},
-         "no logprobs: `loadgen bench --fing"),
+         "/v1/completions: http-status: 400: no logprobs"),
         ("/v1/completions", "401 Unauthorized", {}, "needs an API key and none was sent (401)"),
         ("/tokenize", "404 Not Found", {}, "pass --tokenizer"),
-        ("/v1/models", "200 OK", NULL, "loadgen null server has no log-probabilities of token ids: `load"),
         ("/tokenize", "200 OK", {"tokens": []}, "tokenizes 'The' to nothing"),
     ],
 )  # fmt: skip
@@ -507,15 +575,3 @@ def test_the_call_has_a_keyword_for_each_flag_of_the_command() -> None:
     of_the_command = {"margin"}  # how it prints what the call returns
     flags = {each.name for each in dataclasses.fields(QualityRequest)}
     assert own | {"reference", "reference_url"} | of_the_command == flags
-
-
-def test_a_reference_file() -> None:
-    answer = SampledAnswer((1,), (2, 3), (-1.0, -2.0))
-    lines = [AnswerLine(answer, TokenScores((-1.0, -2.0))), AnswerLine(answer, TokenScores((-1.0, -2.0)))]
-    header = ReferenceHeader(model="bf16", engine="vLLM")
-    contents = ReferenceContents(header, lines, damage="its last line is cut off")
-    assert list_reference_lines(contents, Path("ref.gz")) == [
-        "ref.gz: 2 answers of bf16, 4 tokens, 0 segments of text",
-        "  noise floor 0.0000 ±0.0000 nats a token",
-        "the rest of the file is left out: its last line is cut off",
-    ]

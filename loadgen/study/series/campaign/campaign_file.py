@@ -55,6 +55,7 @@ class QualityTable(BaseModel, extra="forbid", frozen=True, strict=True, allow_in
     tokens: Annotated[int, Field(ge=100, le=10_000_000)] = TOKENS  # that the reference samples
     # Nats a token, below which two are the same.
     margin: Annotated[float, Field(gt=0, le=100)] = quality_record.MARGIN
+    greedy: bool = False  # greedy answers are compared
     text: str = ""  # a file, for agreement and perplexity; "": the one that ships
 
 

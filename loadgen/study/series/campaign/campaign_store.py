@@ -177,7 +177,7 @@ def list_differences(old: CampaignRecord, new: CampaignRecord, ran: Collection[C
     )
     if old.quality is not None and new.quality is not None:  # more tokens, or another margin, go on
         for table, quality in ((before, old.quality), (after, new.quality)):
-            table["[quality]"] = quality.model_dump(include={"reference", "text"})
+            table["[quality]"] = quality.model_dump(include={"reference", "text", "greedy"})
     of_cells = [f"{cell.checkpoint} on {cell.server}" for cell in ran]
     of_cells += [f"profile {cell.profile}" for cell in ran]
     for where in dict.fromkeys(("", "[quality]", *of_cells)):

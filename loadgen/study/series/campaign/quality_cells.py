@@ -20,19 +20,18 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-from msgspec.structs import replace
 
 from loadgen.base import clock, signals
 from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.base.parsing import MOST_TOKENS
 from loadgen.base.signals import StopRequest
+from loadgen.base.structs import replace
 from loadgen.base.untrusted import read_count, read_file_bytes
 from loadgen.plan import profile
 from loadgen.run.command.progress import Display
 from loadgen.run.session import Session
 from loadgen.server.exchange import ControlLoop
-from loadgen.study.quality import quality_run
 from loadgen.study.quality.arm_qualities import (
     BACK,
     FAILED,
@@ -45,11 +44,11 @@ from loadgen.study.quality.arm_qualities import (
     make_arm_id,
     read_quality,
 )
-from loadgen.study.quality.probability_server import ProbabilityServer, probe_server
+from loadgen.study.quality.probability_server import open_servers
 from loadgen.study.quality.quality_record import Quality
-from loadgen.study.quality.quality_run import QualityRun
+from loadgen.study.quality.quality_run import QualityRun, record_reference
 from loadgen.study.quality.quality_text import ANSWER_TOKENS, PROMPT_TOKENS, QualityPlan
-from loadgen.study.quality.reference_file import read_reference
+from loadgen.study.quality.reference_file import GREEDY, read_reference
 from loadgen.study.series.campaign.arms import Arm
 from loadgen.study.series.campaign.campaign_file import CampaignFile, QualityTable
 from loadgen.study.series.point_runs import PointServers, do_on_server
@@ -289,9 +288,7 @@ class QualityCells:
         access = replace(session.access, loop=ControlLoop(stop))
         with signals.defer_stop(signals.SIGNALS, stop.request_stop):
             try:
-                with self.display.waiting(f"trying {access.shown_url}"):
-                    server = probe_server(ProbabilityServer.of_session(replace(session, access=access)))
-                is_answered = self._fill_files(task, server)
+                is_answered = self._fill_files(task, replace(session, access=access))
             finally:
                 self.display.close()
                 stop.poll()
@@ -300,23 +297,26 @@ class QualityCells:
         found = judge_arm(self.directory, name_arm(self.arms[task.arm]))
         return found.model_copy(update={"settings": {**found.settings, "tokens": self.table.tokens}})
 
-    def _fill_files(self, task: QualityTask, server: ProbabilityServer) -> bool:
+    def _fill_files(self, task: QualityTask, session: Session) -> bool:
         """Have a server sample or score what a task needs; return whether the reference has yet to score."""
-        plan, show = QualityPlan(self.text, self.table.tokens), self.display.draw
         reference, arm = self.directory / REFERENCE_FILE, name_arm(self.arms[task.arm])
-        own = self.directory / f"{arm}{SCORES}"
-        if task.kind is QualityKind.SAMPLE:
-            quality_run.record_reference(server, plan, reference, show)
+        own, back = self.directory / f"{arm}{SCORES}", self.directory / f"{arm}{BACK}"
+        kept, greedy = None, self.table.greedy
+        if task.kind is not QualityKind.SAMPLE:
+            kept = read_reference(own if task.kind is QualityKind.SCORE_BACK else reference)
+            greedy = bool(kept.header.settings.get(GREEDY))
+        plan, show = QualityPlan(self.text, self.table.tokens), self.display.draw
+        with self.display.waiting(f"trying {session.access.shown_url}"):
+            (server,), why = open_servers([session], plan.chat, greedy)
+        if kept is None:
+            record_reference(server, plan, reference, show)
             return False
         if task.kind is QualityKind.SCORE and not server.scores:
-            quality_run.record_reference(server, plan, own, show)
+            record_reference(server, plan, own, show)
             return True
-        kept, path = read_reference(reference), own
-        if task.kind is QualityKind.SCORE_BACK:
-            other = kept.header.engine
-            kept, path = read_reference(own), self.directory / f"{arm}{BACK}"
-            if not server.scores:
-                raise MeasureError(f"neither {other} nor {kept.header.engine} can score a prompt")
-        plan = replace(plan, tokens=MOST_TOKENS)  # all answers of the file are to be scored
-        QualityRun(server, plan, kept=kept, show=show, scores_path=path).measure()
+        if not server.scores:
+            raise MeasureError(f"neither {server.engine} nor {kept.header.engine} can score a prompt")
+        every = replace(plan, tokens=MOST_TOKENS)  # all answers of the file are to be scored
+        path, reasons = back if task.kind is QualityKind.SCORE_BACK else own, {"kl": why} if why else {}
+        QualityRun(server, every, kept=kept, show=show, scores_path=path, why=reasons).measure()
         return False

@@ -62,10 +62,12 @@ class LoadedServer:
 
 
 @contextmanager
-def serving(a: LoadedServer, b: LoadedServer, directory: Path, tokens: int = TOKENS) -> Iterator[Path]:
+def serving(
+    a: LoadedServer, b: LoadedServer, directory: Path, tokens: int = TOKENS, **keys: Any
+) -> Iterator[Path]:
     """Both on ports of their own, and a campaign's file that compares them."""
     with ScriptedServer(a) as one, ScriptedServer(b) as two:
-        quality = {"reference": "a", "tokens": tokens, "margin": 0.01}
+        quality = {"reference": "a", "tokens": tokens, "margin": 0.01, **keys}
         tables = ({"name": "a", "base_url": one.base_url}, {"name": "b", "base_url": two.base_url})
         yield written(directory, *tables, repeats=1, quality=quality)
 
@@ -103,6 +105,23 @@ def test_a_candidate_that_scores_nothing_is_scored_by_the_reference(tmp_path: Pa
     assert found.kl.low < KL * 1.5
     assert found.why["agreement"] == "vLLM (b) scores no text"
     assert found.bits_per_byte is None
+    assert cli.main(["verify", str(the_directory())]) == 0
+
+
+def test_greedy_answers_are_compared_where_they_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = LoadedServer(REFERENCE, "a"), LoadedServer(disturb(REFERENCE, KL), "b")
+    with serving(a, b, tmp_path, greedy=True) as file:
+        assert cli.main(["campaign", str(file)]) == 0
+        before = contents(the_directory() / "quality")
+        assert cli.main(["campaign", str(file), "--resume"]) == 0
+    assert contents(the_directory() / "quality") == before
+    found = read_qualities(the_directory())["b on attached"]
+    assert found.same_answers is not None
+    assert found.agreement is not None
+    assert 0 < found.same_answers.mean < found.agreement.mean < 1
+    assert "b: 125 greedy answers of 16 tokens at most" in capsys.readouterr().out
     assert cli.main(["verify", str(the_directory())]) == 0
 
 
