@@ -40,7 +40,10 @@ def refuse(file: RefusedFile, directory: Path) -> str:
     """Make a plan of the file in a directory; return the line that refuses it, or that it is sent."""
     path = directory / file["name"]
     path.write_bytes(file["text"].encode("utf-8", "surrogateescape"))
-    keys = {key: str(path) if value == "FILE" else value for key, value in file["keys"].items()}
+    keys = {
+        key: value.replace("FILE", str(path)) if isinstance(value, str) else value
+        for key, value in file["keys"].items()
+    }
     try:
         plan.make(profile.build(keys), SUBJECT, Seed(1, chosen=True))
     except UsageError as error:

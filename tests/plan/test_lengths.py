@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
-from loadgen.base.errors import UsageError
 from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import lengths, plan, profile
 from loadgen.plan.request_sources import ModelTarget, Seed
@@ -108,40 +107,6 @@ def test_the_lengths_of_a_bin_are_all_alike(tmp_path: Path) -> None:
     file.write_text("from,to,count\n1,4,1\n100,100,1\n", "utf-8")
     shares = np.bincount(drawn(f"histogram:{file}"))[[1, 2, 3, 4, 100]] / N
     assert shares.tolist() == pytest.approx([0.125] * 4 + [0.5], abs=0.005)
-
-
-@loop_over(
-    ("content", "why"),
-    [
-        ("", "holds no lengths"),
-        ("length,count\n", "holds no lengths"),
-        ("[]", "holds no lengths"),
-        ("[1, 2]", "row 1 has not two or three numbers"),
-        ("{", "is not valid JSON"),
-        ("12,1\nx,2\n", "row 2: 'x' is not a length"),
-        ("1.5,1\n", "row 1: '1.5' is not a length"),
-        ("0,1\n", "row 1: lengths are from 1"),
-        ("9,4,1\n", "row 1: lengths are from 1"),
-        ("12,-1\n", "row 1: '-1' is not a count"),
-        ("12,many\n", "row 1: 'many' is not a count"),
-        ("12,0\n", "every count is 0"),
-        ("12\n", "row 1 has not two or three numbers"),
-    ],
-)
-def test_a_bad_histogram_is_refused_by_file_and_row(tmp_path: Path, content: str, why: str) -> None:
-    file = tmp_path / "lens.csv"
-    file.write_text(content, "utf-8")
-    with pytest.raises(UsageError) as refused:
-        drawn(f"histogram:{file}")
-    assert str(refused.value).startswith(f"--input-dist histogram:{file}")
-    assert why in str(refused.value)
-
-
-def test_bytes_that_are_no_text_are_no_histogram(tmp_path: Path) -> None:
-    file = tmp_path / "lens.csv.gz"
-    file.write_bytes(b"\x1f\x8b\x08\x00rest")
-    with pytest.raises(UsageError, match="it is no text, JSON or CSV"):
-        drawn(f"histogram:{file}")
 
 
 def test_a_plan_has_the_lengths_of_its_distributions() -> None:

@@ -384,12 +384,6 @@ def test_prompts_of_a_file_are_recorded_and_those_of_hashes_are_not() -> None:
     assert [made(**keys).sends_recorded for keys in (ROWS, {}, trace)] == [True, False, False]
 
 
-@loop_over("field", ["prompt", "messages", "input", "max_tokens", "max_output_tokens", "stream", "model"])
-def test_what_the_plan_makes_is_not_taken_from_the_extra_body(field: str) -> None:
-    with pytest.raises(UsageError, match=f"^--extra-body {field}: .*use --"):
-        made(extra_body={field: 1})
-
-
 def test_the_form_of_an_answer_is_taken_from_the_extra_body() -> None:
     text = {"format": {"type": "json_object"}}
     assert json.loads(made(backend="openai-responses", extra_body={"text": text}).body(0))["text"] == text

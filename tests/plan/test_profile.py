@@ -194,26 +194,6 @@ def test_settings_that_are_given_later_win(
     assert first.merge_given(later) == expected
 
 
-def test_settings_that_are_wrong_name_where_they_come_from() -> None:
-    with pytest.raises(UsageError, match=r"mine\.toml: context_len = -1: input should be greater than"):
-        validate_table(ServerSettings, {"context_len": -1}, "mine.toml")
-
-
-@pytest.mark.parametrize(
-    ("table", "reported"),
-    [
-        ({"input_len": 0}, "--random-input-len 0: input should be greater than"),
-        ({"max_concurrency": -1}, "--max-concurrency -1: input should be greater than"),
-        ({"duration": 5}, "--duration 5: needs --max-concurrency or --request-rate, else"),
-        ({"seed": -1}, "--server-seed -1: input"),
-    ],
-)
-def test_a_wrong_flag_is_named_as_it_is_typed(table: dict[str, object], reported: str) -> None:
-    kind: type[Profile | ServerSettings] = ServerSettings if "seed" in table else Profile
-    with pytest.raises(UsageError, match=f"^{reported}"):
-        validate_table(kind, table, "the flags")
-
-
 def test_a_key_of_a_file_and_a_flag_over_it_are_told_apart(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text("input_len = 0\n", "utf-8")
@@ -233,24 +213,6 @@ def test_a_profile_survives_json(value: float) -> None:
     built = profile.build({"request_rate": value, "burstiness": value, "extra_body": {"a": [1]}})
     stored = json.loads(json.dumps(built.model_dump(mode="json"), allow_nan=False))
     assert Profile.model_validate(stored) == built
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"goodput": ("ttft:1",), "stream": False}, "leave out --disable-stream"),
-        ({"goodput": ("e2el:1", "tpot:4"), "stream": False}, "--goodput tpot needs a stream"),
-        ({"metric_percentiles": "x"}, "is not a number"),
-        ({"percentile_metrics": "latency"}, "unknown metric 'latency'"),
-    ],
-)
-def test_what_could_not_be_reported_is_found_before_the_run(change: dict[str, object], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
-        objectives.check_profile(profile.build(change))
-
-
-def test_goodput_of_whole_answers_takes_e2el() -> None:
-    objectives.check_profile(profile.build({"goodput": ("e2el:100",), "stream": False}))
 
 
 @loop_over(
@@ -274,11 +236,6 @@ def test_a_duration_stands_in_place_of_the_count_that_is_not_given(
     assert (loaded.num_prompts, loaded.most_prompts, loaded.warmups) == (prompts, most, 2)
     stored = json.loads(json.dumps(loaded.model_dump(mode="json"), allow_nan=False))
     assert Profile.model_validate(stored) == loaded
-
-
-def test_requests_left_out_of_the_steady_part_may_be_written_as_a_number() -> None:
-    built = profile.build({"warmup": 20, "cooldown": "5s"})
-    assert (built.warmup, built.cooldown) == ("20", "5s")
 
 
 @pytest.mark.parametrize(

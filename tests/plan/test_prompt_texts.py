@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import ENGINES, UNKNOWN
 from loadgen.plan import plan, profile, prompt_texts
@@ -21,7 +20,6 @@ pytest.importorskip("transformers")
 TOKENIZER = str(Path(__file__).parents[1] / "data" / "tokenizer")
 SEED = Seed(7)
 SUBJECT = ModelTarget(UNKNOWN, "m", tokenizer=TOKENIZER)
-WORDS = "a text of seven words, and more\n"
 
 
 def made(seed: Seed = SEED, subject: ModelTarget = SUBJECT, **keys: Any) -> Plan:
@@ -104,38 +102,6 @@ def test_a_text_of_ones_own_is_named_and_changes_the_digest(tmp_path: Path) -> N
     assert len(tokens.starts) > len(tokens.ids) / 4
 
 
-@loop_over(
-    ("content", "why"),
-    [
-        (b"", "is empty"),
-        (b" \n\n", "is empty: give a longer text"),
-        (WORDS.encode(), "is too short, with 7 words of at least 256"),
-        (b"\x1f\x8b\x08\x00", "is damaged or cut short: gzip cannot unpack it"),
-        (b"\x28\xb5\x2f\xfd\x00", "is compressed (zstd): unpack it first"),
-        (WORDS.encode() * 50 + b"\xff\xfe", "row 51 is not UTF-8"),
-    ],
-)
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path, content: bytes, why: str) -> None:
-    file = tmp_path / "text"
-    file.write_bytes(content)
-    with pytest.raises(UsageError) as refused:
-        made(prompt_corpus=str(file))
-    assert str(refused.value).startswith(f"--prompt-corpus {file}")
-    assert why in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("no/such", "No such file or directory: give a file that can be read"),
-        (".", "is a directory: give a file"),
-    ],
-)
-def test_a_place_without_a_text_is_refused(name: str, why: str) -> None:
-    with pytest.raises(UsageError, match=rf"^--prompt-corpus {name}: {why}$"):
-        made(prompt_corpus=name)
-
-
 def test_a_text_longer_than_one_piece_is_encoded_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, _ = prompt_texts.encode_corpus(prompt_texts.load_corpus(""), TOKENIZER)
     prompt_texts.encode_corpus.cache_clear()
@@ -159,14 +125,7 @@ def test_text_without_blanks_between_words_is_cut_at_characters(tmp_path: Path) 
     assert not any("\ufffd" in text for text in texts(chat))
 
 
-def test_corpus_needs_the_models_tokenizer() -> None:
-    with pytest.raises(UsageError, match="--prompt-format corpus sends text, which needs a tokenizer"):
-        made(subject=ModelTarget(UNKNOWN, "m"))
-
-
-def test_a_text_goes_with_no_other_format_and_needs_a_count() -> None:
-    with pytest.raises(UsageError, match="--prompt-corpus and --prompt-format ids are two texts"):
-        made(prompt_corpus="x", prompt_format="ids")
+def test_a_text_for_a_duration_needs_a_count() -> None:
     with pytest.raises(UsageError, match="--duration with corpus needs --num-prompts"):
         made(duration=3.0, max_concurrency=2, num_prompts=None, backend="openai-chat")
     assert len(made(duration=3.0, max_concurrency=2, num_prompts=None)) == 1_000_000

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
-from loadgen.base.errors import UsageError
 from loadgen.plan.model_files import Vocabulary, make_default_vocabulary
 from loadgen.plan.planned_requests import PromptRequests
 from loadgen.plan.profile import build
@@ -41,14 +40,6 @@ def token_ids(
 )
 def test_range_ratio_reads_what_vllm_takes(text: str, expected: tuple[float, float]) -> None:
     assert parse_range_ratio(text) == expected
-
-
-@loop_over("compat", ["vllm", "vllm-0.9"])
-@loop_over("text", ["1", "1.0", '{"input": 0.1, "output": 1}'])
-def test_a_ratio_of_one_is_refused_where_it_would_mean_no_prompt(text: str, compat: str) -> None:
-    clients = "--compat sglang or --compat inferencex"
-    with pytest.raises(UsageError, match=f"^--random-range-ratio .*{clients}"):
-        parse_range_ratio(text, compat)
 
 
 def test_every_prompt_has_its_exact_length_and_allowed_ids() -> None:

@@ -101,11 +101,6 @@ def test_a_turn_whose_answer_has_no_id_fails_and_ends_its_session(transport: str
     }  # fmt: skip
 
 
-def test_an_api_without_a_history_of_its_own_is_refused() -> None:
-    with pytest.raises(UsageError, match="--assistant server has the server keep the history, and /v1/chat/"):
-        made(backend="openai-chat")
-
-
 def test_results_of_tools_need_the_calls_of_a_history(tmp_path: Path) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     rows: list[dict[str, Any]] = [

@@ -554,24 +554,6 @@ def test_recorded_conversations_have_tools_in_its_form(tmp_path: Any) -> None:
 
 
 @loop_over(
-    ("keys", "why"),
-    [
-        ({"min_p": 0.1}, "/v1/messages has no field for --min-p: leave it out, or use --extra-body if"),
-        ({"logprobs": 2, "min_tokens": 3}, "no field for --logprobs, --min-tokens: leave it out"),
-        (
-            {"continuous_usage": True},
-            "/v1/messages counts tokens at the end alone: leave out --continuous-us",
-        ),
-        ({"assistant": "server"}, "the server keep the history, and /v1/messages sends it with each turn"),
-        ({"endpoint": "/v1/chat/completions"}, "anthropic-messages needs an endpoint ending in /messages"),
-    ],
-)
-def test_what_it_cannot_carry_is_refused(keys: dict[str, Any], why: str) -> None:
-    with pytest.raises(UsageError, match=why):
-        made(**keys)
-
-
-@loop_over(
     ("backend", "paths", "headers"),
     [
         ("anthropic-messages", [None], VERSION),

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
 
 from builders import recorded
 from builders.loops import loop_over
-from loadgen.base.errors import UsageError
 from loadgen.features.apis.responses_api import Responses, convert_body, select_new_items
 from loadgen.records.record import Record
 from loadgen.transport.failure import Failure, FailureKind
@@ -243,13 +241,6 @@ def test_shared_fields_have_this_apis_names(
     sampling: dict[str, Any], stream: bool, fields: dict[str, Any]
 ) -> None:
     assert Responses().make_fields(sampling, stream, False) == {**fields, "stream": stream, "store": False}
-
-
-def test_what_the_api_does_not_have_is_refused() -> None:
-    with pytest.raises(UsageError, match="takes text, not token ids"):
-        Responses().make_request("m", [1, 2], 9)
-    with pytest.raises(UsageError, match="--continuous-usage"):
-        Responses().make_fields({}, True, True)
 
 
 def test_sglang_is_asked_for_the_two_tokens_that_it_leaves_out() -> None:

@@ -13,7 +13,6 @@ import pytest
 from builders.data_files import jsonl, planned
 from builders.loops import loop_over
 from builders.required import require
-from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines
 from loadgen.features.data.conversations import Conversations, RecordedTurns
 
@@ -115,12 +114,6 @@ def test_mlperfs_edge_conversations_are_read_whole() -> None:
     assert (made.facts.rows, len(made.turns), len(made)) == (2014, 20, 1007)
     assert made.turns.delays_ns.sum() / 1e9 == pytest.approx(636.4, abs=0.05)
     assert int((made.turns.delays_ns > 0).sum()) == 987
-
-
-def test_conversations_for_another_api_are_refused(tmp_path: Path) -> None:
-    path = jsonl(tmp_path, WHOLE)
-    with pytest.raises(UsageError, match="holds conversations, and requests go to /v1/completions: use"):
-        planned(path)
 
 
 def test_the_first_request_with_tools_or_a_system_prompt_is_known(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from builders.drop_in import DIRECTORY, TOKENIZER, planned
-from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.features.data.listed_texts import FileTexts
 from loadgen.plan.plan import Plan
@@ -32,13 +31,6 @@ def test_without_a_tokenizer_prompts_are_sent_and_not_counted(tmp_path: Path) ->
     assert plan.requests.output_lens.tolist() == [256, 256]
     assert (plan.facts.kind, plan.facts.rows, plan.facts.sent, plan.facts.repeated) == ("custom", 2, 2, 0)
     assert len(plan.facts.file_digest) == 32
-
-
-def test_without_a_tokenizer_the_template_cannot_be_applied_here(tmp_path: Path) -> None:
-    with pytest.raises(
-        UsageError, match=r"pass --tokenizer, or --skip-chat-template .* --backend openai-chat"
-    ):
-        made(tmp_path, ROWS, skip_chat_template=False)
 
 
 def test_over_the_chat_api_the_server_applies_the_template(tmp_path: Path) -> None:
@@ -87,29 +79,6 @@ def test_the_digest_is_of_every_prompt(tmp_path: Path) -> None:
     plans = [made(tmp_path, rows), made(tmp_path, [*rows[:-1], '{"prompt": "Number 198!"}'])]
     assert plans[0].digest() != plans[1].digest()
     assert plans[0].digest() == made(tmp_path, rows).digest()
-
-
-@loop_over(
-    ("rows", "keys", "message"),
-    [
-        ([*ROWS, '{"text": "x"}'], {}, "row 3: has no prompt"),
-        ([*ROWS, '{"prompt": 5}'], {}, "row 3: prompt is 5: give a text"),
-        ([*ROWS, "", '{"prompt": "x'], {}, "row 4: is not valid JSON"),
-        ([*ROWS, '{"prompt": ""}'], {}, "row 3: its prompt is empty"),
-        ([*ROWS, '{"prompt": "x"}'], {"custom_output_len": -1},
-         "row 3: has no output_tokens: add them, or pass --custom-output-len N"),
-        (['{"prompt": "x", "output_tokens": 0}'], {"custom_output_len": -1},
-         "row 1: output_tokens is 0: give 1 or more"),
-        (['{"prompt": "x", "output_tokens": "a"}'], {"custom_output_len": -1},
-         'row 1: output_tokens is "a": give a whole number'),
-    ],
-)  # fmt: skip
-def test_a_row_that_cannot_be_sent_is_named(
-    tmp_path: Path, rows: list[str], keys: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(UsageError) as raised:
-        made(tmp_path, rows, **keys)
-    assert str(raised.value).startswith(f"--dataset-path {tmp_path / 'p.jsonl'} {message}")
 
 
 @pytest.mark.parametrize(("tokens", "asked"), [("7", 7), ("7.0", 7), ('"7"', 7)])

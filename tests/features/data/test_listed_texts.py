@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from builders.drop_in import planned
@@ -34,21 +32,6 @@ def test_its_answers_may_end_by_themselves_as_in_vllm() -> None:
     made = planned(COMMAND)
     assert not made.profile.ignore_eos
     assert made.payload(0)["max_tokens"] == 128
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"num_prompts": 2}, "--num-prompts 2 is less than --prefix-repetition-num-prefixes 3"),
-        ({"dataset_path": "x.jsonl"}, "--dataset-path: --dataset-name prefix_repetition makes its prompts"),
-        ({"num_prompts": None, "duration": 2, "max_concurrency": 1},
-         "--duration with prefix_repetition needs --num-prompts"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_made_is_refused(more: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        planned(COMMAND, **more)
-    assert str(raised.value).startswith(message)
 
 
 def test_a_seed_that_numpy_does_not_take_is_refused() -> None:

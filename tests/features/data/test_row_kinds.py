@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
 import subprocess
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,7 @@ import pytest
 from builders.data_files import jsonl, planned
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.base.json_lines import Lines, OpenedFile
+from loadgen.base.json_lines import OpenedFile
 from loadgen.features.data import row_kinds
 from loadgen.features.data.file_prompts import FilePrompts
 
@@ -42,46 +39,6 @@ TURN = {"conversation_id": "c", "turn": 1, "role": "user", "content": "a"}
 )
 def test_a_row_is_known_by_its_keys(row: dict[str, Any], kind: str) -> None:
     assert row_kinds.find_kind(list(row)) == kind
-
-
-@loop_over(
-    ("row", "why"),
-    [
-        ({**PROMPT, **CHAT}, "'output_tokens', 'messages') are of two kinds, prompts and chat bodies"),
-        ({**PROMPT, "temperature": 1}, "are of two kinds, prompts and completion bodies: leave out some"),
-        ({**TURN, **CHAT}, "are of two kinds, chat bodies and conversations: leave out some"),
-        ({"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": []}, "is of a trace: pass "),
-        ({"custom_id": "a", "body": {}}, "is of OpenAI's batch API: make it one JSON object a line with jq"),
-        ({"conversations": []}, "is a conversation of ShareGPT: make the file one list with jq -s ."),
-        ({"text": "a", "sampling_params": {}}, "is a body of SGLang's /generate: give rows of `prompt`"),
-        ({"question": "a"}, "its keys ('question') are of no kind that is known: give `prompt`"),
-        ({}, "its keys (none) are of no kind that is known"),
-        ({str(i): i for i in range(10)}, "'6', '7' and 2 more) are of no kind"),
-    ],
-)
-def test_a_row_of_no_kind_or_of_two_is_refused(row: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(why)):
-        row_kinds.find_kind(list(row))
-
-
-@loop_over(
-    ("row", "twice"),
-    [
-        ('{"a":1,"a":2}', "a"),
-        ('{"a": 1, "b": 2, "a": 3}', "a"),
-        ('{"a":11,"a":1,"b":1,"c":1,"d":1}', "a"),  # as long as four keys and their values with spaces
-        ('{"a": {"b": 1, "b": 2}, "\\u0062": 3}', ""),
-        ('{ "a":[1, 2] , "b":2}', ""),
-        ('{"a":1,"b":2}', ""),
-        ("{}", ""),
-    ],
-)
-def test_a_key_that_a_row_has_twice_is_named(row: str, twice: str, tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(f"{row}\n")
-    lines = Lines.open(str(tmp_path / "a.jsonl"), "--dataset-path")
-    refusal = pytest.raises(UsageError, match=f"row 1: has the key '{twice}' twice: leave out one")
-    with refusal if twice else nullcontext():
-        assert row_kinds.read_object(lines, 0, lines[0]).keys() == json.loads(row).keys()
 
 
 def test_prompts_are_sent_in_the_files_order_with_their_lengths(tmp_path: Path) -> None:
@@ -119,51 +76,7 @@ def test_rows_are_sent_again_only_when_more_are_asked_for(
     assert (plan.facts.repeated, plan.facts.rows) == (repeated, 3)
 
 
-def test_ids_are_not_sent_to_the_chat_api(tmp_path: Path) -> None:
-    path = jsonl(tmp_path, [PROMPT, {"prompt": [1], "output_tokens": 1}])
-    with pytest.raises(UsageError, match="row 2: has token ids, and the chat API takes text: use --backend"):
-        planned(path, backend="openai-chat")
-
-
-def test_a_list_of_other_things_than_conversations_is_refused(tmp_path: Path) -> None:
-    path = jsonl(tmp_path, [b'\n [{"prompt": "a"}]'])
-    with pytest.raises(
-        UsageError, match="is a JSON list, and not of ShareGPT's conversations: make it one JSON"
-    ):
-        planned(path)
-
-
 MESSAGES = [{"role": "user", "content": "a"}]
-OF_A_TRACE = [
-    {"session_id": "s0", "messages": MESSAGES, "output_length": 25, "tools": None, "timestamp": 0},
-    {"session_id": "s0", "messages": MESSAGES, "output_length": 26, "tools": None, "delay": 500},
-]
-
-
-@loop_over(
-    ("rows", "keys", "kind"),
-    [
-        (OF_A_TRACE, "`timestamp`, `delay`, `session_id`, `output_length`", "chat bodies"),
-        ([{"messages": MESSAGES, "timestamp": 1}], "`timestamp`", "chat bodies"),
-        ([{"messages": MESSAGES}, {"messages": MESSAGES, "delay": 1}], "`delay`", "chat bodies"),
-        ([{"messages": MESSAGES, "output_tokens": 5}], "`output_tokens`", "chat bodies"),
-        ([{"messages": MESSAGES, "conversation_id": 1, "turn": 1}], "`conversation_id`, `turn`",
-         "chat bodies"),
-        ([{"prompt": "a", "max_tokens": 2, "session_id": 1}], "`session_id`", "completion bodies"),
-        ([{"prompt": "a", "hash_ids": [], "input_length": 9}], "`input_length`, `hash_ids`", "prompts"),
-        ([{**TURN, "timestamp": 4.5}], "`timestamp`", "conversations"),
-    ],
-)  # fmt: skip
-def test_keys_of_a_trace_that_are_not_read_are_named(
-    rows: list[dict[str, Any]], keys: str, kind: str, tmp_path: Path
-) -> None:
-    file = jsonl(tmp_path, rows)
-    with pytest.raises(UsageError) as raised:
-        planned(file)
-    make, are = ("make", "are") if "," in keys else ("makes", "is")
-    assert f"{keys} {make} the load of a trace or of conversations, and {are} not read of {kind}: " in str(
-        raised.value
-    )
 
 
 @pytest.mark.whole

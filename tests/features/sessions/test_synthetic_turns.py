@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from builders.required import require
-from loadgen.base.errors import UsageError
 from loadgen.engines.engines import ENGINES
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
@@ -157,28 +156,8 @@ def test_think_time_is_drawn_from_its_distribution() -> None:
     assert not none.delays_ns.any()
 
 
-@pytest.mark.parametrize(
-    ("keys", "why"),
-    [
-        ({"prompt_format": "ids"},
-         "--prompt-format ids: the messages of --turns are words, or corpus: leave"),
-        ({"prompt_corpus": "a.txt", "prompt_format": "words"},
-         "--prompt-corpus and --prompt-format words are"),
-        ({"num_sessions": 10**8}, "--num-sessions 100000000 of 3 turns are more than 100000000"),
-    ],
-)  # fmt: skip
-def test_what_no_conversation_can_be_made_of_is_refused(keys: dict[str, Any], why: str) -> None:
-    with pytest.raises(UsageError) as error:
-        made(**keys)
-    assert str(error.value).startswith(why)
-
-
 def test_the_chat_api_is_chosen_where_none_is_named() -> None:
     assert made().path == "/v1/chat/completions"
-    with pytest.raises(
-        UsageError, match="--turns makes conversations of the chat API, and requests go to /v1"
-    ):
-        made(backend="openai")
 
 
 def test_sessions_begin_at_a_rate() -> None:
@@ -187,11 +166,6 @@ def test_sessions_begin_at_a_rate() -> None:
     assert len(of) == 12
     short = made(request_rate=2.0, burstiness=float("inf"), max_concurrency=None, duration=1.2)
     assert (len(require(short.offsets_ns)), len(require(short.turns)), len(short)) == (3, 3, 9)
-
-
-def test_messages_of_real_text_need_a_tokenizer() -> None:
-    with pytest.raises(UsageError, match="--prompt-format corpus sends text, which needs a tokenizer"):
-        made(prompt_format="corpus")
 
 
 def test_answers_and_messages_are_drawn_apart() -> None:
