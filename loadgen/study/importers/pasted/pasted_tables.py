@@ -118,7 +118,8 @@ def read_tables(text: str, path: Path) -> TableRows:
 def read_sheet(grid: Grid, path: Path) -> TableRows:
     """Read every row of a sheet that has figures, and lines on the others."""
     upright = turn_upright(grid)
-    runs, without = _Table(upright, path, is_block=any(map(pasted_blocks.find_key, grid.titles))).read_rows()
+    is_block = any(pasted_blocks.find_key(title) == "max_concurrency" for title in grid.titles)
+    runs, without = _Table(upright, path, is_block=is_block).read_rows()
     return runs, describe_statistics(path, grid, upright) + without
 
 
