@@ -313,7 +313,7 @@ class _Reading:
         elif not self._add_rows(path, pasted_tables.read_tables(content, path)):
             raise UsageError(
                 f"{path} has no known results: give a result file of a client (docs/others.md), "
-                "a table with its figures in its titles or its corner (with their units), or pasted blocks"
+                "a table with its figures in its titles (with their units), a row a run, or pasted blocks"
             )
 
     def _add_rows(self, path: Path, rows: TableRows) -> bool:

@@ -43,10 +43,6 @@ SHARED = """## Qwen3-8B-FP8
 | tg128 (c10) | 221.00 | 25.00 | — |
 | ctx_pp @ d8192 (c1) | 7611.59 | 7611.59 | 1078.66 |
 """
-WIDE = """| model | pp512 @ d4096 (t/s) | tg512 @ d4096 (t/s) | pp512+tg128 (t/s) |
-|---|---|---|---|
-| Qwen3-8B Q4_K_M | 1221 ± 16 | 40.00 ± 0.01 | 160 ± 0.1 |
-"""
 EDGE = """# TensorRT Edge-LLM on Jetson AGX Thor
 
 |Model|Precision|Batch|Prefill (ms)|Prefill Tokens|Prefill (tok/s)|Generation (tok/s)|GPU Mem (MB)|
@@ -109,11 +105,6 @@ def test_another_name_is_none(name: str) -> None:
             ("tg128 (c10)", None, 128, {"decode_throughput": 221.0, "mean_tpot_ms": 40.0}),
             ("ctx_pp @ d8192 (c1)", 8192, None,
              {"prefill_throughput": 7611.59, "mean_prefill_speed": 7611.59, "mean_ttft_ms": 1078.66}),
-        ]),
-        (WIDE, [
-            ("pp512 @ d4096", 512, None, {"prefill_throughput": 1221}),
-            ("tg512 @ d4096", 4096, 512, {"decode_throughput": 40.0, "mean_tpot_ms": 25.0}),
-            ("pp512+tg128", 512, 128, {"total_token_throughput": 160, "output_throughput": 32.0}),
         ]),
     ],
 )  # fmt: skip

@@ -37,7 +37,7 @@ from loadgen.study.importers.pasted.row_figures import (
     is_measured,
     read_columns,
 )
-from loadgen.study.importers.pasted.upright_grids import ENGINES, name_left_out, split_tests, turn_upright
+from loadgen.study.importers.pasted.upright_grids import ENGINES, name_left_out, turn_upright
 from loadgen.study.load_table import SIMULATED
 from loadgen.study.run_summary import Reported, find_unnamed_preset, join_quantization
 from loadgen.study.speed import speed_rows
@@ -207,7 +207,7 @@ class _Table:
         is_block: bool = False,
     ) -> None:
         self._numeric = NUMERIC | {"max_concurrency"} if is_block else NUMERIC
-        self.grid, self.path, self.subject, self.engine = split_tests(grid), path, place.subject, place.engine
+        self.grid, self.path, self.subject, self.engine = grid, path, place.subject, place.engine
         self._cells = [row.cells for row in self.grid.rows]
         self.columns = read_columns(self.grid.titles, self._cells)
         is_above = not place.heading or place.heading in apart.values()

@@ -1,18 +1,19 @@
-"""Upright grids: any table as one of a row a run: turned, unfolded, its titles joined, its tests parted."""
+"""Upright grids: any table as one of a row a run: turned, its titles joined, its statistics gathered."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from loadgen.features.roofline import machines
 from loadgen.study.importers.pasted import headings
 from loadgen.study.importers.pasted.drawn_tables import Grid, Row
 from loadgen.study.importers.pasted.numbers import parse_cell, translate_title
-from loadgen.study.importers.pasted.row_figures import is_measured, parse_test, read_column, read_columns
+from loadgen.study.importers.pasted.row_figures import is_measured, read_column, read_columns
 
 _MOST_METRICS = 200
-_NUMBERS = frozenset("0123456789 ")
 _UNITS = frozenset({"unit", "units"})
 _PLAIN = frozenset({"", "value", "values", "result", "results", "metric", "metrics", "measured"})
 _CHANGE = re.compile(
@@ -49,8 +50,8 @@ def turn_upright(grid: Grid) -> Grid:
     grid = _join_heads(grid)
     if not grid.rows:
         return grid
-    if (unfolded := _read_one_figure(grid)) is not None:
-        return unfolded
+    if _is_of_one_figure(grid):
+        return replace(grid, titles=("", *grid.titles[1:]))
     if len(grid.rows) <= _MOST_METRICS:
         grid = _turn_ranks(grid) or gather_ranks(grid) or grid
     table = [row.cells for row in grid.rows]
@@ -90,25 +91,10 @@ def name_left_out(grid: Grid, upright: Grid) -> list[str]:
     return [repr(title) for at, title in every if _find_rank(title) and at not in {at for _, at in kept}]
 
 
-def _read_one_figure(grid: Grid) -> Grid | None:
-    """Return a table of one figure, named in its corner, over things down and across, a row a cell."""
+def _is_of_one_figure(grid: Grid) -> bool:
+    """Whether a table has one figure, named in its corner, over models or loads: it is not read."""
     figure, *across = grid.titles
-    down = [row.cells[0] for row in grid.rows]
-    if not is_measured(read_column(figure).key) or not all(map(_is_thing, across)):
-        return None
-    if not all(map(_is_thing, down)):
-        return None
-    if _NUMBERS.issuperset("".join((*down, *across))):  # of what they are, no one says
-        return Grid(("", *across), grid.rows, grid.first, grid.last)
-    titled = [_title_labels("", labels) for labels in (down, across)]
-    if titled[0] == titled[1]:
-        titled = ["Row", "Column"]
-    rows = (
-        Row(row.line, (row.cells[0], title, cell), at)
-        for row in grid.rows
-        for at, (title, cell) in enumerate(zip(across, row.cells[1:], strict=True), 2)
-    )
-    return Grid((*titled, figure), tuple(rows), grid.first, grid.last)
+    return is_measured(read_column(figure).key) and all(map(_is_thing, across))
 
 
 def _is_thing(label: str) -> bool:
@@ -258,28 +244,3 @@ def _title_labels(corner: str, labels: Sequence[str]) -> str:
         ("Load", lambda label: headings.find_concurrency(label) is not None),
     )
     return next((title for title, holds in kinds if filled and all(map(holds, filled))), "Configuration")
-
-
-# A test of llama.cpp as the title of a column.
-_COLUMN = re.compile(r"(.{2,40}?)(?: ?[(\[]?(?:t|tok|tokens)/s(?:ec)?[)\]]?)?", re.IGNORECASE)
-
-
-def split_tests(grid: Grid) -> Grid:
-    """Split the columns of tests, as pp512 (t/s), into a row each; any other table is unchanged."""
-    tests = {
-        at: match[1]
-        for at, title in enumerate(grid.titles)
-        if (match := _COLUMN.fullmatch(title)) is not None
-    }
-    tests = {at: name for at, name in tests.items() if parse_test(name) is not None}
-    if not any(grid.titles[at] != name or any(map(str.isdigit, name)) for at, name in tests.items()):
-        return grid  # PP alone may be pipeline parallelism
-    others = [at for at in range(len(grid.titles)) if at not in tests]
-    rows = [
-        Row(row.line, (*(row.cells[other] for other in others), name, row.cells[at]))
-        for row in grid.rows
-        for at, name in tests.items()
-        if row.cells[at].strip()
-    ]
-    titles = (*(grid.titles[other] for other in others), "test", "t/s")
-    return Grid(titles, tuple(rows), grid.first, grid.last)
