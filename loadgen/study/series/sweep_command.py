@@ -30,11 +30,9 @@ from loadgen.base.structs import replace
 from loadgen.base.tables import render_passage
 from loadgen.base.text import clean_text, format_count, wrap_text
 from loadgen.figures import objectives
-from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
 from loadgen.report import run_directory
 from loadgen.report.fail_conditions import check_fail_on, find_failing
-from loadgen.report.load_identity import Load
 from loadgen.report.result_file import OURS
 from loadgen.report.run_directory import RESULT
 from loadgen.run.attach import collect_settings
@@ -66,6 +64,7 @@ from loadgen.study.sweep_record import (
     SweepRecord,
     SweptPoint,
     format_value,
+    list_unfinished,
     name_point,
     read_points,
 )
@@ -209,7 +208,7 @@ def _find_failing(directory: Path, points: Sequence[SweptPoint], asked: Collecti
 
 def _print_points(request: SweepRequest, store: SeriesStore) -> tuple[SweptPoint, ...]:
     points = read_points(store.directory, SweepRecord.read(store.directory))
-    if table := draw_sweep_table(store.directory, points, request.points):
+    if table := draw_sweep_table(store.directory, points):
         print_text(f"\n{table}", sys.stdout)
     print_text(f"{describe_progress(store, plan_starts(request))}: {store.directory}", sys.stdout)
     if any(point.directory for point in points):
@@ -217,50 +216,22 @@ def _print_points(request: SweepRequest, store: SeriesStore) -> tuple[SweptPoint
     return points
 
 
-_FAILED = "FAILED"
-
-
-def draw_sweep_table(directory: Path, points: Sequence[SweptPoint], grid: Sequence[GridPoint]) -> str:
+def draw_sweep_table(directory: Path, points: Sequence[SweptPoint]) -> str:
     """Return the table of the points that are over, read from their directories, in 80 columns.
 
-    Repeats are merged to one row; a point of which every repeat failed has a row FAILED; reasons and damaged
-    runs are notes below. "" if no run could be read.
+    Repeats are merged to one row; points that failed or were ended early, and damaged runs, are notes below.
+    "" if no run could be read.
     """
-    rows: dict[str, list[LoadRow]] = {}
-    failed: dict[str, Profile] = {}
-    notes: list[str] = []
-    labels = [name_point(point.settings, point.serve) for point in points]
-    for point, planned, of in zip(points, grid, labels, strict=True):
+    rows, notes = list[LoadRow](), list_unfinished(point for point in points if point.state != "planned")
+    for point in points:
         if point.state in FINISHED:
             try:
-                run = run_directory.load(directory / point.directory)
-                rows.setdefault(of, []).append(load_table.make_load_row(run))
+                rows.append(load_table.make_load_row(run_directory.load(directory / point.directory)))
             except UsageError as error:
                 notes.append(str(error))
-        elif point.state == "failed":
-            failed[of] = planned.workload
-        if point.reason:
-            outcome = _FAILED if point.state == "failed" else "ended early"
-            notes.append(f"{planned.point.label}: {outcome}: {point.reason}")
-    measured = [row for of in rows.values() for row in of]
-    if not measured:
+    if not rows:
         return ""
-    drawn: list[LoadRow] = []
-    for of in dict.fromkeys(labels):
-        drawn += load_table.merge_repeats(rows[of]) if of in rows else []
-        if of in failed and of not in rows:
-            first, workload = measured[0], failed[of]
-            load = Load(
-                name=workload.name,
-                requests=workload.num_prompts,
-                max_concurrency=workload.max_concurrency,
-                request_rate_per_s=workload.request_rate,
-                asked_input_len=workload.input_len,
-                asked_output_len=workload.output_len,
-                duration_s=workload.duration,
-            )
-            drawn.append(LoadRow(first.name, load, verdict=_FAILED, simulated=first.simulated))
-    return render_passage(load_table.make_load_passage(drawn, notes))
+    return render_passage(load_table.make_load_passage(load_table.merge_repeats(rows), notes))
 
 
 def begin_sweep(request: SweepRequest) -> SeriesStore:

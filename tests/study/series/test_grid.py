@@ -17,7 +17,7 @@ from loadgen.settings.data_settings import ANSWER_LENS
 from loadgen.study.series import grid
 from loadgen.study.series.grid import Variation
 
-CONVERSATIONS = Path(__file__).parents[4] / "docs" / "examples" / "conversations.jsonl"
+CONVERSATIONS = Path(__file__).parents[3] / "docs" / "examples" / "conversations.jsonl"
 
 
 def build(keys: Mapping[str, Any]) -> Profile:
