@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
-import json
-import math
 import re
 import shlex
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import groupby
@@ -33,8 +29,6 @@ from loadgen.figures import objectives
 from loadgen.plan.request_sources import Seed
 from loadgen.report import run_directory
 from loadgen.report.fail_conditions import check_fail_on, find_failing
-from loadgen.report.result_file import OURS
-from loadgen.report.run_directory import RESULT
 from loadgen.run.attach import collect_settings
 from loadgen.run.command.bench import check, make_seed
 from loadgen.run.command.options import Options, bench_parser, parse
@@ -60,10 +54,8 @@ from loadgen.study.sweep_record import (
     FINISHED,
     POINTS,
     SWEEP,
-    SweepPoint,
     SweepRecord,
     SweptPoint,
-    format_value,
     list_unfinished,
     name_point,
     read_points,
@@ -298,18 +290,12 @@ def _find_difference(record: SweepRecord, request: SweepRequest, fixed: str) -> 
 def run_sweep(
     request: SweepRequest, store: SeriesStore, say: Callable[[str], None], interrupts: Interrupts = SIGNALS
 ) -> Iterator[Execution]:
-    """Lock the store and yield the execution of what is left of a sweep; `say` gets lines on points.
-
-    In the end the finished runs are written as vLLM's plots read them. Raises StoreError.
-    """
+    """Lock the store and yield the execution of what is left of a sweep; `say` gets lines on points."""
     with store.lock():
         starts, options = plan_starts(request), request.options
         seed = Seed(SweepRecord.read(store.directory).seed, chosen=options.seed is not None)
         done, pace = store.list_finished(), read_pace(store, starts)
-        try:
-            yield Execution(store, starts, seed, done, pace, say, options.quiet, interrupts)
-        finally:
-            write_layout(store, request.points)
+        yield Execution(store, starts, seed, done, pace, say, options.quiet, interrupts)
 
 
 def plan_starts(request: SweepRequest) -> tuple[Start, ...]:
@@ -381,61 +367,3 @@ def make_request(options: Options, variation: Variation, build: Build) -> SweepR
         for serve in {tuple(each.point.serve.items()): each.point.serve for each in points}.values():
             dry_run(options, point_runs.overlay_settings(asked, serve))  # raises where it cannot be started
     return SweepRequest(name, options, variation, points, asked)
-
-
-VLLM, SUMMARY = "vllm", "summary.json"
-_LONGEST_NAME = 150
-
-
-def write_layout(store: SeriesStore, points: Sequence[GridPoint]) -> None:
-    """Write a folder for each combination: `run=N.json` for each repeat, and all in `summary.json`.
-
-    `vllm bench sweep plot` and `plot_pareto` read every summary.json below the directory they are given.
-    Raises StoreError.
-    """
-    folders, finished = defaultdict[str, list[dict[str, Any]]](list), store.list_finished()
-    for point in (each.point for each in points if each.point.id in finished):
-        folders[_name_combination(point)].append(_read_run(store.directory / POINTS / point.id, point))
-    with store.writing():
-        for name, runs in folders.items():
-            place = store.directory / VLLM / name
-            series_store.create_directory(place)
-            files.write_text(place / SUMMARY, json.dumps(runs, indent=4))
-            for run in runs:
-                files.write_text(place / f"run={run['run_number']}.json", json.dumps(run, indent=4))
-
-
-def _read_run(directory: Path, point: SweepPoint) -> dict[str, Any]:
-    """Read a run's result without loadgen's own part, and add the varied values and the repeat's number."""
-    try:
-        stored = json.loads((directory / RESULT).read_bytes())
-        if not isinstance(stored, dict):
-            raise ValueError("it is not a JSON object")
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{directory / RESULT} is missing or damaged: {error}") from None
-    stored.pop(OURS, None)
-    # As vLLM's own parameters have what was varied: a number or a switch where it is one.
-    served = {name.replace("-", "_"): point_runs.parse_value(value) for name, value in point.serve.items()}
-    varied = {**served, **point.settings}
-    for name, value in varied.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            varied[name] = str(value)  # JSON has no infinity
-    return {**stored, **varied, "run_number": point.repeat}
-
-
-def _name_combination(point: SweepPoint) -> str:
-    """Return a combination's folder name: SERVE--max_num_seqs=8-BENCH--max_concurrency=4.
-
-    Other signs become `_`, and a name that changed, or is cut at 150 characters, ends with a hash.
-    """
-    parts = []
-    for kind, table in (("SERVE", point.serve), ("BENCH", point.settings)):
-        if table:
-            named = (f"{name.replace('-', '_')}={format_value(value)}" for name, value in table.items())
-            parts.append(f"{kind}--{'-'.join(named)}")
-    whole = "-".join(parts)
-    plain = re.sub(r"[^\w.=-]+", "_", whole, flags=re.ASCII)[:_LONGEST_NAME]
-    if plain == whole:
-        return plain
-    digest = hashlib.blake2b(whole.encode("utf-8", "surrogateescape"), digest_size=4)
-    return f"{plain}-{digest.hexdigest()}"

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,21 +97,6 @@ def test_a_sweep_leaves_a_run_and_a_row_for_each_point(capsys: pytest.CaptureFix
     assert f"6 of 6 points are finished: {store.directory}" in shown
     assert len(result_sources.read_sources([str(store.directory)]).reported) == 6
     assert not (store.directory / "unfinished").exists()
-
-
-def test_the_runs_lie_as_the_plots_of_vllm_read_them() -> None:
-    assert sweep("--preset", "instant", "--concurrency", "1,2", "--repeat", "2", *TINY) == 0
-    place = the_store().directory / "vllm"
-    found = place.rglob("summary.json")
-    summaries = {path.parent.name: json.loads(path.read_text("utf-8")) for path in found}
-    assert sorted(summaries) == ["BENCH--max_concurrency=1", "BENCH--max_concurrency=2"]
-    for runs in summaries.values():
-        assert [run["run_number"] for run in runs] == [0, 1]
-        assert {"total_token_throughput", "median_ttft_ms", "request_rate"} <= runs[0].keys()
-        assert "loadgen" not in runs[0]
-    assert [run["max_concurrency"] for run in summaries["BENCH--max_concurrency=2"]] == [2, 2]
-    one = json.loads((place / "BENCH--max_concurrency=2" / "run=1.json").read_text("utf-8"))
-    assert one["run_number"] == 1
 
 
 @pytest.mark.whole
@@ -334,7 +319,6 @@ def test_values_as_long_as_paths_are_measured() -> None:
     words = ("--preset", "instant", "--max-concurrency", "1", "--quiet")
     assert sweep(*words, "--vary", f"dataset_path={place / 'a'},{place / 'b'}") == 0
     assert states(the_store()) == ["done", "done"]
-    assert len(list(the_store().directory.glob("vllm/*/summary.json"))) == 2
 
 
 def test_a_log_shows_how_many_points_there_are_and_what_begins(
@@ -496,17 +480,6 @@ def test_a_finished_point_whose_run_cannot_be_read_is_measured_again(
     assert kept.exists() is (damage is broken)
 
 
-def test_what_a_kill_kept_from_the_layout_of_vllm_is_written_on_resume() -> None:
-    assert sweep(*TWO, "--repeat", "2") == 0
-    place = the_store().directory / "vllm"
-    written = {path: path.read_bytes() for path in place.rglob("*.json")}
-    assert len(written) == 6
-    shutil.rmtree(place / "BENCH--max_concurrency=1")
-    (place / "BENCH--max_concurrency=2" / "run=1.json").unlink()
-    assert sweep(*TWO, "--repeat", "2", "--resume") == 0
-    assert {path: path.read_bytes() for path in place.rglob("*.json")} == written
-
-
 @loop_over(
     ("damage", "why"),
     [
@@ -570,41 +543,3 @@ def test_a_preset_has_the_time_in_its_steps_until_a_point_is_measured() -> None:
     one = left(starts, {})
     assert (one.words[:6], one.unknown) == ("about ", 0)
     assert left(starts, {1: 10.0}).seconds == 40.0
-
-
-def varied(settings: Mapping[str, Any], serve: Mapping[str, str] | None = None) -> SweepPoint:
-    return SweepPoint(number=0, settings=dict(settings), serve=dict(serve or {}))
-
-
-def test_a_folder_is_named_by_what_is_varied() -> None:
-    of = varied({"max_concurrency": 4, "temperature": 0.5}, {"max-num-seqs": "8"})
-    assert (
-        sweep_command._name_combination(of)
-        == "SERVE--max_num_seqs=8-BENCH--max_concurrency=4-temperature=0.5"
-    )
-
-
-@loop_over(
-    ("one", "other"),
-    [
-        ({"dataset_path": "ds/a.jsonl"}, {"dataset_path": "ds_a.jsonl"}),
-        ({"dataset_path": f"{'x' * 300}/a"}, {"dataset_path": f"{'x' * 300}/b"}),
-        ({"request_rate": 0.1234567}, {"request_rate": 0.1234568}),
-        ({"dataset_path": "ä"}, {"dataset_path": "ö"}),
-    ],
-)
-def test_no_two_combinations_share_a_folder(one: dict[str, Any], other: dict[str, Any]) -> None:
-    names = {sweep_command._name_combination(varied(settings)) for settings in (one, other)}
-    assert len(names) == 2
-    assert all(len(name.encode()) <= 200 and "/" not in name for name in names)
-
-
-def test_what_was_varied_has_the_types_of_vllms_parameters(tmp_path: Path) -> None:
-    (tmp_path / "result.json").write_text("{}", "utf-8")
-    serve = {"max-num-seqs": "8", "gpu-memory-utilization": "0.9", "enforce-eager": "true", "dtype": "half"}
-    read = sweep_command._read_run(tmp_path, varied({"request_rate": float("inf")}, serve))
-    assert read == {
-        "max_num_seqs": 8, "gpu_memory_utilization": 0.9, "enforce_eager": True, "dtype": "half",
-        "request_rate": "inf", "run_number": 0,
-    }  # fmt: skip
-    json.dumps(read, allow_nan=False)
