@@ -52,6 +52,9 @@ TEXTS = (
     "compared/report.txt",
     "compared/all-text.txt",
     "files/tests-data/results/*.stdout.txt/compare.txt",
+    "judged/gate-text.txt",
+    "judged/*/slower.jsonl/history-text.txt",
+    "judged/fidelity.txt",
     "data/docs-examples/*/text.txt",
     "profiles/list.txt",
     "help/loadgen.txt",
@@ -250,6 +253,21 @@ def record_series(snapshots: Snapshots, places: Sequence[Path]) -> None:
         for verb in ("campaign", "sweep", "limit"):
             if (place / f"{verb}.json").exists():
                 snapshots.run(f"{base}/resume.txt", verb, "--resume", str(place), "--dry-run")
+
+
+def record_judged(snapshots: Snapshots, files: Sequence[Path]) -> None:
+    """Gates of a campaign, histories, and workloads described, whose figures rest on one file each."""
+    campaign = "tests-data/run_directories/campaign"
+    for form, flags in {"text": (), "json": ("--json",)}.items():
+        snapshots.run(f"judged/gate-{form}.txt", "gate", campaign, *flags)
+        for path in files:
+            if path.parent.name == "histories" and path.suffix == ".jsonl":
+                snapshots.run(f"judged/{path}/history-{form}.txt", "history", str(path), *flags)
+            elif str(path).startswith("docs-examples"):
+                words = (str(path), "--seed", "1", *flags)
+                snapshots.run(f"judged/{path}/describe-{form}.txt", "data", "describe", *words)
+    pair = ("docs-examples/azure_2023.csv", "docs-examples/mooncake.jsonl")
+    snapshots.run("judged/fidelity.txt", "data", "describe", *pair)
 
 
 def record_merges(snapshots: Snapshots, places: Sequence[Path]) -> None:
@@ -456,6 +474,7 @@ def list_keys(value: Any, path: str = "") -> Iterator[str]:
 GROUPS: dict[str, tuple[str, Callable[[Snapshots, Sequence[Path]], None]]] = {
     "runs": ("run", record_runs),
     "series": ("series", record_series),
+    "judged": ("file", record_judged),
     "merges": ("run", record_merges),
     "compared": ("run", record_comparisons),
     "files": ("file", record_files),

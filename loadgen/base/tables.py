@@ -1,21 +1,19 @@
-"""Tables: cells under columns, and passages of a report around them, for a terminal and as Markdown."""
+"""Tables: cells under columns, and their numbers, for a terminal, as Markdown, CSV and JSON."""
 
 from __future__ import annotations
 
 import html
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
 import msgspec
 
-from loadgen.base.errors import LOG_LINE
 from loadgen.base.text import WIDTH, align_cells, clean_line, format_csv, wrap_text
 
 _GAP = "  "
-_VERDICT = 14  # columns of a verdict before its words
 _MOST_NAMING = 3  # columns next to the spanned ones that name a row, in each part of a wide table
 _WORD = re.compile(r"[^\s-]*-+|[^\s-]+")  # with the hyphens at which it may be broken
 # A number with its interval and verdict: right-aligned, and not broken at its blanks.
@@ -268,54 +266,3 @@ def _draw_table(table: Table, width: int) -> str:
             drawn += wrap_text(whole[0], "", width, True)
         drawn += lines(row)
     return "\n".join(drawn) + "\n"
-
-
-class Passage(msgspec.Struct, frozen=True):
-    """A title, and what stands below it in this order, to be written in every form."""
-
-    title: str  # "": what stands in it has no heading
-    key: str = ""  # of its anchor on a page; "": it has none
-    menu: str = ""  # its title in a page's contents; "": it is not there
-    leads: tuple[tuple[str, str], ...] = ()  # verdicts ("": none) and their words: a page's summary has them
-    lines: tuple[str, ...] = ()
-    table: Table | None = None
-    style: str = ""  # of the table: `words` has texts, `keys` names of fields, `loads` many columns
-    remarks: tuple[str, ...] = ()
-    more: tuple[Passage, ...] = ()  # tables of its own, closed on a page until a reader opens them
-
-
-def render_passage(passage: Passage) -> str:
-    """Write a passage for a terminal: its title, under a rule what it comes to, its table and remarks."""
-    said = [line for lead in passage.leads for line in _draw_lead(*lead)] + _wrap_all(passage.lines)
-    lines = [*wrap_text(clean_line(passage.title)), *(["=" * WIDTH, *said, ""] if said else [])]
-    lines += [] if passage.table is None else render_text_table(passage.table).splitlines()
-    text = "".join(f"{line}\n" for line in (*lines, *_wrap_all(passage.remarks)))
-    return "\n".join([text, *map(render_passage, passage.more)])
-
-
-def _draw_lead(verdict: str, words: str) -> Iterator[str]:
-    """Yield a lead's lines; the end of a server's log stays below them as it was written."""
-    first, *log = words.split(LOG_LINE)
-    yield from wrap_text(clean_line(f"{verdict:<{_VERDICT}}{first}" if verdict else first))
-    yield from (f"      | {clean_line(line).rstrip()}" for line in log)
-
-
-def _wrap_all(texts: Iterable[str]) -> list[str]:
-    return [line for text in texts for line in wrap_text(clean_line(text))]
-
-
-def render_markdown_passage(passage: Passage, level: int = 2) -> str:
-    """Write a passage as Markdown under a heading of a level: lists, its table, and remarks as a list."""
-    leads = ((verdict, words.partition(LOG_LINE)[0]) for verdict, words in passage.leads)
-    said = [f"**{verdict}** {escape_markdown(words)}" if verdict else escape_markdown(words)
-            for verdict, words in leads]  # fmt: skip
-    blocks = [f"{'#' * level} {escape_markdown(passage.title)}\n"]
-    blocks.append(_write_list([*said, *map(escape_markdown, passage.lines)]))
-    blocks += [] if passage.table is None else [render_markdown_table(passage.table)]
-    blocks.append(_write_list(map(escape_markdown, passage.remarks)))
-    blocks += [render_markdown_passage(each, level + 1) for each in passage.more]
-    return "\n".join(filter(None, blocks))
-
-
-def _write_list(items: Iterable[str]) -> str:
-    return "".join(f"* {item}\n" for item in items)

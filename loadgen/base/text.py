@@ -9,11 +9,10 @@ import math
 import re
 import reprlib
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 WIDTH = 80  # of a terminal
-_LABEL = 14  # columns of a label before a text
 GIB = 1 << 30  # bytes
 _SHOWN = 40  # characters of a quoted value
 _REPR = reprlib.Repr()
@@ -40,12 +39,6 @@ def wrap_text(text: str, indent: str = "  ", width: int = WIDTH, break_words: bo
     return textwrap.wrap(
         text, width, subsequent_indent=indent, break_on_hyphens=break_words, break_long_words=break_words
     )
-
-
-def label_lines(parts: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield lines of (label, text) parts, each text in a column of its own after its label."""
-    for label, text in parts:
-        yield from wrap_text(f"{label:<{_LABEL}}{text}", " " * _LABEL)
 
 
 def wrap_chain(begun: str, links: Iterable[str], indent: str) -> list[str]:

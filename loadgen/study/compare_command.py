@@ -10,14 +10,9 @@ from typing import Any
 
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import Parser, parse_arguments
-from loadgen.base.printing import add_json_flag, print_text
-from loadgen.base.tables import (
-    Passage,
-    encode_table,
-    render_csv_table,
-    render_markdown_passage,
-    render_passage,
-)
+from loadgen.base.passages import Passage, render_passages
+from loadgen.base.printing import Screen, add_json_flag, print_text
+from loadgen.base.tables import encode_table, render_csv_table
 from loadgen.base.text import clean_text, format_json
 from loadgen.settings import setting
 from loadgen.settings.server_settings import MachineOptions
@@ -180,7 +175,7 @@ def _render(
         drawn.insert(0, answer.make_passage(alone))
     if not drawn:
         drawn = list_passages(tables, searches, found, missing)
-    return write_passages(drawn, given.markdown)
+    return render_passages(drawn, given.markdown, Screen.from_stream(sys.stdout).width)
 
 
 def render_csv(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> str:
@@ -207,14 +202,7 @@ def list_passages(
 def make_limit_passage(compared: ComparedLimits, number: int) -> Passage:
     """Make the passage of the limits of one kind of search."""
     title = limits.describe_limits(compared)
-    return Passage(title, f"limits-{number}", title, table=limits.make_limit_table(compared), style="words")
-
-
-def write_passages(passages: Sequence[Passage], markdown: bool = False) -> str:
-    """Write passages one below another, for a terminal or as Markdown."""
-    if markdown:
-        return "\n".join(render_markdown_passage(each, level=3) for each in passages)
-    return "\n".join(map(render_passage, passages))
+    return Passage(title, f"limits-{number}", table=limits.make_limit_table(compared), style="words")
 
 
 def list_qualities(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> list[RowQuality]:

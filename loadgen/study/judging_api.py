@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
+from loadgen.base.passages import render_passages
 from loadgen.report.run import Place, Run, Verdict
 from loadgen.study import compare_command, run_summary
 from loadgen.study.answer.answer import CheckpointAnswer, make_answer
@@ -54,7 +55,7 @@ class Comparison(msgspec.Struct, frozen=True):
     def _write(self, markdown: bool) -> str:
         found = self._campaign_answer
         passages = compare_command.list_passages(self.tables, self.limits, found)
-        return compare_command.write_passages(passages, markdown)
+        return render_passages(passages, markdown)
 
     def json(self) -> dict[str, Any]:
         """Return the tables and limits as an object of plain values, p-values too."""
@@ -218,7 +219,7 @@ class Audit:
 
     def text(self, *, explain: bool = False) -> str:
         """Write the audit as `loadgen audit` prints it; `explain` adds every doubt's evidence and remedy."""
-        return audit_command.render_text(self._audited.findings, explain=explain)
+        return render_passages(audit_command.list_audit_passages(self._audited.findings, explain))
 
     def json(self) -> dict[str, Any]:
         """Return everything as `loadgen audit --json` prints it."""

@@ -11,8 +11,9 @@ from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_seri
 from loadgen import __version__
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import MOST_SECONDS
-from loadgen.base.tables import Column, Table, render_text_table
-from loadgen.base.text import clean_line, format_count, wrap_text
+from loadgen.base.passages import Passage, render_passages
+from loadgen.base.tables import Column, Table
+from loadgen.base.text import clean_line, format_count
 from loadgen.figures import objectives
 from loadgen.figures.objectives import Standing, list_written_names, name_numbers
 from loadgen.plan.profile import Profile
@@ -250,11 +251,6 @@ _BOTTLENECKS: Mapping[Bottleneck, str] = {
 }
 
 
-def render_answer(record: LimitRecord) -> list[str]:
-    """Render the answer in at most 80 columns, its first line the limit with its interval."""
-    return [line for part in list_statements(record) for line in wrap_text(part)]
-
-
 def describe_limit(record: LimitRecord) -> str:
     """Describe the limit with its interval, else the side on which it is; "limit: unknown" if neither is."""
     unit = name_unit(record.axis, record.of_sessions)
@@ -308,10 +304,15 @@ def make_run_table(record: LimitRecord) -> Table:
     return Table(tuple(columns), body)
 
 
-def render_search(record: LimitRecord) -> str:
-    """Render the answer, and below it the runs, in 80 columns; each ends with a line feed."""
-    answer = "".join(f"{line}\n" for line in render_answer(record))
-    return f"{answer}\n{render_text_table(make_run_table(record))}" if record.runs else answer
+def make_search_passage(record: LimitRecord, name: str = "", key: str = "") -> Passage:
+    """Make the passage of a search: the limit with its interval, statements on it, and a table of the runs.
+
+    `name` is what was searched, if a report has several.
+    """
+    limit, *statements = list_statements(record)
+    table = make_run_table(record) if record.runs else None
+    title = ", ".join(filter(None, (name, limit)))
+    return Passage(title, key, lines=tuple(statements), table=table, style="words")
 
 
 def name_percentile(objective: str) -> str:
@@ -471,7 +472,7 @@ class Limit:
 
     def text(self) -> str:
         """Render the answer and the runs, as `loadgen limit` prints them."""
-        return render_search(self.record)
+        return render_passages([make_search_passage(self.record)])
 
     def json(self) -> dict[str, Any]:
         """Return the content of limit.json."""

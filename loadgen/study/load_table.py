@@ -10,7 +10,8 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import asdict, replace
 
-from loadgen.base.tables import Column, Number, Passage, Table, make_table
+from loadgen.base.passages import Passage
+from loadgen.base.tables import Column, Number, Table, make_table
 from loadgen.base.text import count_decimals
 from loadgen.figures.figure_table import COMMON, LATENCIES
 from loadgen.figures.metrics import DECODING, PREFILL, Figures, list_throughputs

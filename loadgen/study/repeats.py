@@ -15,7 +15,8 @@ import numpy as np
 from msgspec.structs import asdict
 
 from loadgen.base.intervals import t_quantile
-from loadgen.base.tables import Passage, make_table
+from loadgen.base.passages import Passage
+from loadgen.base.tables import make_table
 from loadgen.figures.figure_table import percentile_name
 from loadgen.figures.metrics import Metrics
 from loadgen.figures.steady_state import Steady, Unsteady
@@ -23,7 +24,6 @@ from loadgen.figures.steady_state import Steady, Unsteady
 STABLE_SHARE = 0.05  # of the mean: a figure is stable when its 95 % interval reaches no further
 _MOST_RUNS = 1000  # beyond it the number of runs needed is not given
 WIDE = 10.0  # times the estimate, or a part of it: an interval that reaches further bounds nothing
-UNBOUNDED = "not bounded"
 VAGUE = "±>100%"
 VAGUE_LEGEND = f"{VAGUE}: the runs lie too far apart to bound their mean"
 

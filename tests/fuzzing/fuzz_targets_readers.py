@@ -14,6 +14,7 @@ from fuzzing.fuzz_files import written
 from fuzzing.fuzz_odd import replaced, shortened, spots
 from loadgen.base import secrecy
 from loadgen.base.errors import UsageError
+from loadgen.base.passages import render_passages
 from loadgen.base.secrecy import Secrets
 from loadgen.base.text import clean_text, format_csv, format_json, make_file_name
 from loadgen.plan import profile as profiles
@@ -119,7 +120,7 @@ def compare(data: bytes) -> None:
     if reported:
         found = comparison.compare_runs(list(reported), ComparisonOptions(), ())
         passages = compare_command.list_passages(found, ())
-        written = (compare_command.write_passages(passages, form) for form in (False, True))
+        written = (render_passages(passages, form) for form in (False, True))
         for said in (*written, comparison_report.render_csv(found)):
             clean_text(said).encode()
 
@@ -129,7 +130,7 @@ def audit(data: bytes) -> None:
     reported = _sources(data, "audit")
     if reported:
         findings = audits.audit_runs(reported, None, None, "")
-        clean_text(audit_command.render_text(findings, explain=True)).encode()
+        clean_text(render_passages(audit_command.list_audit_passages(findings, True))).encode()
         format_json(audit_command.Audited(findings, None, [], []).json(), indent=1)
 
 

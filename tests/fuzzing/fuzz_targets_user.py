@@ -14,6 +14,7 @@ from fuzzing.fuzz_odd import replaced, spots
 from fuzzing.fuzz_targets_data import SERVER
 from loadgen.base import urls
 from loadgen.base.errors import UsageError
+from loadgen.base.passages import render_passages
 from loadgen.base.text import clean_text
 from loadgen.fleet.shards_command import plan_launch
 from loadgen.plan import plan, profile
@@ -119,4 +120,4 @@ def odd_records(data: bytes) -> None:
         for sweep in read.sweeps:
             clean_text("\n".join(sweep_record.list_unfinished(sweep.points))).encode()
         for limit in read.limits:
-            clean_text(limits.render_search(limit.record)).encode()
+            clean_text(render_passages([limits.make_search_passage(limit.record)])).encode()

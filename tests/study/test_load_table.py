@@ -9,8 +9,8 @@ import pytest
 
 from builders import made_data, made_runs
 from builders.loops import loop_over
+from loadgen.base.passages import render_passage
 from loadgen.base.structs import replace
-from loadgen.base.tables import render_passage
 from loadgen.plan import profile
 from loadgen.report import run_directory
 from loadgen.report.load_identity import Load

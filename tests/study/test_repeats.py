@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
-from loadgen.base.tables import render_passage
+from loadgen.base.passages import render_passage
 from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.steady_state import Trim, Unsteady, find_steady_state

@@ -16,8 +16,9 @@ from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.parsing import Parser, integer_between, parse_with
-from loadgen.base.printing import print_text
-from loadgen.base.text import clean_line, format_count, format_json, label_lines, wrap_text
+from loadgen.base.passages import Passage
+from loadgen.base.printing import print_passages, print_text
+from loadgen.base.text import clean_line, format_count, format_json, wrap_text
 from loadgen.engines.engines import UNKNOWN
 from loadgen.features.data import export_plan, row_kinds
 from loadgen.features.data.conversations import RecordedTurns
@@ -79,7 +80,8 @@ def main(argv: Sequence[str], words: Mapping[str, str]) -> int:
     if asked.get("json"):
         print_text(format_json(preview.json(), indent=2), sys.stdout)
     else:
-        print_text("\n".join(preview.lines()), sys.stdout)
+        print_passages([Passage("", facts=tuple(preview.list_parts()))])
+        print_text("\n".join(preview.list_example()), sys.stdout)
     export_plan.export_and_print(made, asked.get("export_requests"), tokenizer, to_errors="json" in asked)
     return ExitCode.FIGURES
 
@@ -186,16 +188,15 @@ class PlanPreview(msgspec.Struct, frozen=True):
         """Statistics of the prompts' lengths, as planned or counted."""
         return self.made.facts.input if self.counted is None else LengthFacts.measure(self.counted)
 
-    def lines(self) -> Iterator[str]:
-        """Yield the preview in lines of 80 columns."""
-        yield from label_lines(self._list_parts())
+    def list_example(self) -> Iterator[str]:
+        """Yield the first request's body in lines of 80 columns."""
         yield "example"
         text = clean_line(self.made.body(0).decode("utf-8", "replace"))
         if (more := len(text) - _EXAMPLE_LETTERS) > 0:
             text = f"{text[:_EXAMPLE_LETTERS]}… and {more:,} characters more"
         yield from wrap_text(f"  {text}", "  ", break_words=True)
 
-    def _list_parts(self) -> Iterator[tuple[str, str]]:
+    def list_parts(self) -> Iterator[tuple[str, str]]:
         """Yield (label, text) of the preview: all that is known before it is sent, and notes."""
         made, facts = self.made, self.made.facts
         form = made.requests.format

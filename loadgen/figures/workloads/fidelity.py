@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.base.arrays import Int64
-from loadgen.base.text import wrap_text
+from loadgen.base.passages import Passage
+from loadgen.base.tables import make_table
 from loadgen.figures.distribution import rank_values
 from loadgen.figures.workloads.arrival_scales import SCALES_NS, ArrivalFigures, measure_arrivals
 from loadgen.figures.workloads.load_columns import (
@@ -26,7 +27,6 @@ from loadgen.figures.workloads.reuse_distances import ReuseFigures, measure_reus
 from loadgen.plan.planned_requests import LengthFacts
 
 T = TypeVar("T")
-_LABEL, _CELL = 34, 14  # columns of a line
 _SAME_RATE = 0.02  # two rates that differ by less are one
 
 
@@ -146,14 +146,14 @@ class Fidelity(msgspec.Struct, frozen=True):
         encoded: dict[str, Any] = msgspec.to_builtins(self)
         return encoded
 
-    def lines(self, first: str, second: str) -> Iterator[str]:
-        """Yield the comparison in lines of 80 columns, the two workloads under these short names."""
-        yield f"{'':<{_LABEL}}{first:>{_CELL}}{second:>{_CELL}}{'apart':>{_CELL}}"
-        for figure in self.figures:
-            cells = (format_value(figure.first), format_value(figure.second), format_apart(figure))
-            yield f"{figure.label:<{_LABEL}}" + "".join(f"{cell:>{_CELL}}" for cell in cells)
-        for remark in self.remarks:
-            yield from wrap_text(remark)
+    def make_passage(self, first: str, second: str) -> Passage:
+        """Make the passage of the comparison, the two workloads under these short names."""
+        rows = (
+            (figure.label, format_value(figure.first), format_value(figure.second), format_apart(figure))
+            for figure in self.figures
+        )
+        table = make_table(("", ("first", first), ("second", second), "apart"), rows, notes=self.remarks)
+        return Passage(f"How far {second} is from {first}", "fidelity", "Fidelity", table=table)
 
 
 def format_value(value: float | None) -> str:
@@ -292,11 +292,9 @@ def _list_remarks(first: WorkloadFigures, second: WorkloadFigures) -> Iterator[s
         return
     ratio = rates[1] / rates[0]
     yield f"The rate is {ratio:.3g} times as high: compare the gaps over their mean."
-    if ratio < 1:
-        thinned = (
-            f"{1 + ratio * (scale.index - 1):.3g} over {scale.window}"
-            for scale in (first.arrivals.scales if first.arrivals is not None else ())
-        )
+    scales = first.arrivals.scales if first.arrivals is not None else ()
+    if ratio < 1 and scales:
+        thinned = (f"{1 + ratio * (scale.index - 1):.3g} over {scale.window}" for scale in scales)
         yield (
             f"Had each request been kept or left out by chance, dispersion would be {', '.join(thinned)}: "
             "1 + ratio × (index − 1)."

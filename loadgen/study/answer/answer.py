@@ -10,14 +10,8 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from loadgen.base.errors import UsageError
-from loadgen.base.tables import (
-    Number,
-    Passage,
-    Table,
-    format_csv_table,
-    list_interval_cells,
-    make_table,
-)
+from loadgen.base.passages import Passage
+from loadgen.base.tables import Number, Table, format_csv_table, list_interval_cells, make_table
 from loadgen.base.untrusted import read_mapping
 from loadgen.report.result_file import make_strict
 from loadgen.study.answer import answer_settings

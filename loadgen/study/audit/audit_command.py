@@ -8,7 +8,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Any
 
 import msgspec
@@ -16,19 +15,11 @@ import msgspec
 from loadgen.base import rule
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.parsing import Parser, parse_arguments, suggest_name
-from loadgen.base.printing import add_json_flag, print_json, print_text
+from loadgen.base.passages import Passage
+from loadgen.base.printing import add_json_flag, print_json, print_passages, print_text
 from loadgen.base.rule import Severity
-from loadgen.base.tables import cut_middle
-from loadgen.base.text import (
-    WIDTH,
-    align_cells,
-    clean_line,
-    clean_text,
-    cut_end,
-    format_count,
-    list_first,
-    wrap_text,
-)
+from loadgen.base.tables import cut_middle, make_table
+from loadgen.base.text import clean_line, clean_text, format_count, list_first
 from loadgen.facts.ceiling import Machine
 from loadgen.features.roofline import models
 from loadgen.features.roofline.models import split_name
@@ -48,8 +39,6 @@ from loadgen.verdict.verdict import Level
 
 STRICT = 3
 FORMAT = 1
-_LOAD = 16
-_WIDTHS = (-_LOAD - 2, 8, 8, 8, 6, -1)
 _LONGEST_NAME = 60
 _ADVICE = "; a roofline would be, as by loadgen audit PLACE --hardware h20-96gb --model-config config.json"
 _GRAVEST_FIRST = (Level.INVALID, Level.SUSPECT, Level.VALID, Level.UNCHECKED)
@@ -110,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
     if given.json:
         print_json(result.json())
     else:
-        print_text(clean_text(render_text(result.findings, explain=given.explain)), sys.stdout, end="")
+        print_passages(list_audit_passages(result.findings, given.explain))
         for line in (*result.messages, *(f"failed: {cell}" for cell in result.failed_cells)):
             print_text(f"loadgen: {clean_text(line)}", sys.stderr)
     invalid = any(findings.level is Level.INVALID for findings in result.findings)
@@ -149,35 +138,38 @@ def audit_sources(read: Sources, hardware: Hardware, model: str | None) -> Audit
     return Audited(findings, hardware.machine, list(read.errors), failed)
 
 
-def render_text(findings: Sequence[RunFindings], *, explain: bool = False) -> str:
-    """Write a table of all runs by checkpoint, each run's findings, and the checks that were not made."""
+def list_audit_passages(findings: Sequence[RunFindings], explain: bool = False) -> list[Passage]:
+    """List the passages of an audit: a table of all runs, each one's findings, and what was not checked."""
     rows = run_groups.name_rows([audited.reported for audited in findings])
-    names = {id(audited): row for audited, row in zip(findings, rows, strict=True)}
-    by_name = group_by(findings, lambda audited: _mark_name(audited, names[id(audited)]))
-    ordered = [audited for own in by_name.values() for audited in own]
-    lines = [line for audited in ordered for line in _explain_run(audited, explain)]
-    lines += _summarise(ordered, explain)
-    table = [align_cells(("", "tok/s", "TTFT ms", "TPOT ms", "roof", "  level, worst doubt"), _WIDTHS)]
-    for name, own in by_name.items():
-        table += [cut_end(clean_line(name), WIDTH), *map(_draw_row, own)]
-    wrapped = (wrap_text(line, " " * (len(line) - len(line.lstrip()) + 2)) or [""] for line in lines)
-    return "\n".join([*table, "", *chain.from_iterable(wrapped), ""])
+    named = zip(findings, rows, strict=True)
+    by_name = group_by(
+        named, lambda pair: mark_simulated(pair[1] or "(no name)", bool(pair[0].reported.simulated))
+    )
+    ordered = [audited for own in by_name.values() for audited, _ in own]
+    body = [(name, *_list_cells(audited)) for name, own in by_name.items() for audited, _ in own]
+    columns = ("checkpoint", "load", "tok/s", "TTFT ms", "TPOT ms", "roof", "verdict")
+    passages = [Passage("", table=make_table(columns, body, spanned=1))]
+    passages += filter(None, (_make_run_passage(audited, explain) for audited in ordered))
+    return [*passages, _make_summary(ordered, explain)]
 
 
-def _draw_row(audited: RunFindings) -> str:
+def _list_cells(audited: RunFindings) -> list[str]:
     run, share = audited.reported, audited.roofline
     speed = next((value for key in _SPEEDS if (value := run.figure(key)) is not None), None)
-    cells = [
+    figures = [
         _format_number(value) for value in (speed, _read_latency(run, "ttft"), _read_latency(run, "tpot"))
     ]
-    roof = "-" if share is None else _format_share(share)
     worst = audited.findings[0].rule if audited.findings else None
     named = worst.code if worst and worst.severity is not Severity.NOTE else ""
     named = _BY_REPORT if audited.by_its_report else named
     limit = run.load.max_concurrency
     load = run.load.name or ("-" if limit is None else f"concurrency {limit}")
-    level = f"  {audited.verdict} {named}".rstrip()
-    return align_cells((f"  {cut_end(clean_line(load), _LOAD)}", *cells, roof, level), _WIDTHS)
+    return [
+        load,
+        *figures,
+        "-" if share is None else _format_share(share),
+        f"{audited.verdict} {named}".rstrip(),
+    ]
 
 
 def _format_share(share: float) -> str:
@@ -191,10 +183,6 @@ def _read_latency(run: Reported, key: str) -> float | None:
     return run.figure(f"median_{key}_ms") if mean is None else mean
 
 
-def _mark_name(audited: RunFindings, name: str) -> str:
-    return mark_simulated(name or "(no name)", bool(audited.reported.simulated))
-
-
 def _format_number(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "-"
@@ -202,33 +190,38 @@ def _format_number(value: float | None) -> str:
     return f"{value:.{digits}f}" if abs(value) < 1e5 else f"{value:.2g}"
 
 
-def _explain_run(audited: RunFindings, explain: bool) -> Iterator[str]:
-    """Yield the lines on a run's findings, notes by name alone unless `explain`; none if there are none."""
+def _make_run_passage(audited: RunFindings, explain: bool) -> Passage | None:
+    """Make the passage of a run's findings, notes by name alone unless `explain`; None if there are none."""
     shown = [finding for finding in audited.findings if explain or finding.rule.severity is not Severity.NOTE]
     notes = [finding.rule.code for finding in audited.findings if finding not in shown]
     remarks = audited.reported.remarks if explain else ()
     if not shown and not notes and not remarks and not audited.by_its_report:
-        return
+        return None
     run = audited.reported
-    names = filter(None, (_mark_name(audited, run.name), run.load.name))
-    yield f"{', '.join(cut_middle(clean_line(name), _LONGEST_NAME) for name in names)}: {audited.verdict}"
-    yield f"  {clean_line(run.source)}"
+    name = mark_simulated(run.name or "(no name)", bool(run.simulated))
+    facts = [("source", run.source)]
     if audited.by_its_report:
-        yield f"  {_BY_REPORT}: its figures alone do not show why"
+        facts.append((_BY_REPORT, "its figures alone do not show why"))
     for finding in shown:
-        short = [f"{finding.rule.code}: {finding.evidence}"]
-        yield from (f"  {clean_line(line)}" for line in (rule.explain_finding(finding) if explain else short))
-    if notes:
-        yield f"  notes: {', '.join(notes)}"
-    yield from (f"  remark: {clean_line(remark)}" for remark in remarks)
-    yield ""
+        facts.append((finding.rule.code, finding.evidence))
+        if explain:
+            facts += [("  condition", finding.rule.condition), ("  remedy", finding.rule.remedy)]
+    facts += [("notes", ", ".join(notes))] * bool(notes)
+    facts += [("remark", remark) for remark in remarks]
+    names = (cut_middle(each, _LONGEST_NAME) for each in (name, run.load.name) if each)
+    return Passage(f"{', '.join(names)}: {audited.verdict}", facts=tuple(facts))
 
 
-def _summarise(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
+def _make_summary(findings: Sequence[RunFindings], explain: bool) -> Passage:
     levels = Counter(audited.level for audited in findings)
     by_level = ", ".join(f"{levels[level]} {level.value}" for level in _GRAVEST_FIRST if levels[level])
-    runs = format_count(len(findings), "run")
-    yield f"{runs}: {by_level}; {len(CHECKS)} doubts looked for (docs/audit.md)"
+    title = (
+        f"{format_count(len(findings), 'run')}: {by_level}; {len(CHECKS)} doubts looked for (docs/audit.md)"
+    )
+    return Passage(title, remarks=tuple(_list_remarks(findings, explain)))
+
+
+def _list_remarks(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
     ceilings = [audited.ceiling for audited in findings if audited.ceiling is not None]
     machines = {ceiling.machine.name: ceiling.machine for ceiling in ceilings}
     for machine in machines.values():

@@ -10,15 +10,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict, replace
 
-from loadgen.base.tables import (
-    Number,
-    Passage,
-    Table,
-    encode_table,
-    format_csv_table,
-    list_interval_cells,
-    make_table,
-)
+from loadgen.base.passages import UNBOUNDED, Passage
+from loadgen.base.tables import Number, Table, encode_table, format_csv_table, list_interval_cells, make_table
 from loadgen.base.text import count_decimals, format_count
 from loadgen.features.sessions.session_figures import divide_by_turn
 from loadgen.report.load_identity import Load, format_tokens
@@ -222,7 +215,6 @@ def make_passage(comparison: ComparedLoad, number: int) -> Passage:
     return Passage(
         title,
         f"load-{number}",
-        title,
         leads=tuple(_list_leads(comparison, shared)),
         table=_make_table(comparison),
         remarks=(
@@ -330,7 +322,7 @@ def format_ratio(ratio: float, low: float, high: float, digits: int) -> str:
     if not (math.isfinite(low) and math.isfinite(high)):
         return f"{ratio:.{digits}f}×"
     ends = f"{low:.{digits}f}–{high:.{digits}f}"
-    between = ends if repeats.is_bounded(ratio, low, high) else repeats.UNBOUNDED
+    between = ends if repeats.is_bounded(ratio, low, high) else UNBOUNDED
     return f"{ratio:.{digits}f}× ({between})"
 
 

@@ -19,6 +19,7 @@ from msgspec.structs import asdict, replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
+from loadgen.base.passages import UNBOUNDED
 from loadgen.base.tables import Table, format_csv_table, make_table
 from loadgen.base.text import clean_line
 from loadgen.report.result_file import make_strict
@@ -328,7 +329,7 @@ def _list_cells(row: LimitRow) -> tuple[str, ...]:
     if limit is not None and limit.low is not None and limit.high is not None:
         ends = f"{limit_record.format_load(limit.low)} to {limit_record.format_load(limit.high)}"
         if limit.value is not None and not repeats.is_bounded(limit.value, limit.low, limit.high):
-            ends = repeats.UNBOUNDED
+            ends = UNBOUNDED
     value = "-" if limit is None or limit.value is None else limit_record.format_load(limit.value)
     call = "baseline" if row.effect is None else _CALLS[row.effect.call]
     name = mark_simulated(row.name, any(run.simulated for search in row.searches for run in search.runs))

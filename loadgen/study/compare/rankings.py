@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from loadgen.base.tables import Passage, Table, make_table
+from loadgen.base.passages import Passage
+from loadgen.base.tables import Table, make_table
 from loadgen.base.text import GIB
 from loadgen.engines import engines
 from loadgen.features.roofline import models
@@ -160,7 +161,7 @@ def make_fit_passage(comparisons: Iterable[ComparedLoad]) -> Passage:
         "where the system shares the memory (Jetson, GB10) leave room for it",
     )
     title, table = "What fits which memory (GiB)", make_table(columns, body, notes=notes)
-    return Passage(title, "fits", title, table=table, style="words")
+    return Passage(title, "fits", table=table, style="words")
 
 
 def compute_need(name: str, runs: Sequence[Reported]) -> tuple[float, str]:

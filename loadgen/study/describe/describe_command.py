@@ -16,9 +16,10 @@ from loadgen.base.arrays import Int64
 from loadgen.base.block_hashes import SERVER_BLOCK, chain_hashes
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.parsing import Parser
-from loadgen.base.printing import print_json, print_text
-from loadgen.base.tables import cut_middle, make_table
-from loadgen.base.text import clean_line, clean_text, format_count, label_lines
+from loadgen.base.passages import Passage
+from loadgen.base.printing import print_json, print_passages, print_text
+from loadgen.base.tables import cut_middle
+from loadgen.base.text import format_count
 from loadgen.features.data.data_command import (
     add_workload_flags,
     describe_lengths,
@@ -35,7 +36,6 @@ from loadgen.figures.workloads.fidelity import (
     Fidelity,
     WorkloadFigures,
     compare_measured,
-    format_apart,
     format_value,
     measure_workload,
 )
@@ -49,11 +49,9 @@ from loadgen.run.live_display import choose_display
 from loadgen.study.describe.load_panels import DescribedLoad, plot_workloads
 from loadgen.study.pages.document import Document
 from loadgen.study.pages.outputs import render_html, write_text_output
-from loadgen.study.pages.page_parts import PageSection
 
 _OWN = ("file", "against", "html", "json", "against_format")
 _MOST_LETTERS = 24  # of a name in a legend
-_COLUMN = 13  # of a name over a column of text
 
 
 def describe_parser() -> argparse.ArgumentParser:
@@ -93,13 +91,16 @@ def main(argv: Sequence[str]) -> int:
     options = split_options(values)
     with choose_display(quiet=False).waiting("reading"):
         described, compared = _describe_files(asked, values, options)
+        passages = list_described_passages(described, compared)
     if asked.get("json"):
         fidelity = None if compared is None else compared.json()
         print_json({"workloads": [each.figures.json() for each in described], "fidelity": fidelity})
     elif asked.get("html") != "-":
-        print_text(clean_text(_render_text(described, compared)), sys.stdout)
+        print_passages(passages)
     if "html" in asked:
-        page = render_html(make_describe_document(described, compared))
+        title = " against ".join(each.figures.name.partition(",")[0] for each in described)
+        total = sum(each.figures.requests for each in described)
+        page = render_html(Document(title, (f"{total:,} requests", "not sent"), tuple(passages)))
         print_text(write_text_output(asked["html"], page), sys.stdout, end="")
     return ExitCode.FIGURES
 
@@ -129,51 +130,14 @@ def _describe_file(file: str | None, values: dict[str, Any], options: dict[str, 
     return DescribedLoad(cut_middle(load.name.partition(",")[0], _MOST_LETTERS), load, measure_workload(load))
 
 
-def _render_text(described: Sequence[DescribedLoad], compared: Fidelity | None) -> str:
-    texts = [
-        "\n".join(label_lines((label, clean_line(text)) for label, text in list_parts(each.figures)))
-        for each in described
-    ]
-    if compared is not None:
-        first, second = (cut_middle(each.name, _COLUMN) for each in reversed(described))
-        texts.append("\n".join(compared.lines(first, second)))
-    return "\n\n".join(texts)
-
-
-def make_describe_document(described: Sequence[DescribedLoad], compared: Fidelity | None) -> Document:
-    """Make the page's document: the comparison if there is one, pictures of all, and each one's figures."""
-    names = [each.figures.name.partition(",")[0] for each in described]
-    sections = [PageSection("Pictures", "pictures", "Pictures", panels=plot_workloads(described))]
-    sections += [
-        PageSection(each.figures.name, f"load-{number}", each.name, facts=tuple(list_parts(each.figures))[1:])
+def list_described_passages(described: Sequence[DescribedLoad], compared: Fidelity | None) -> list[Passage]:
+    """List the passages of workloads: how far two are apart, pictures of all, and each one's figures."""
+    passages = [] if compared is None else [compared.make_passage(described[1].name, described[0].name)]
+    passages.append(Passage("Pictures", "pictures", panels=tuple(plot_workloads(described))))
+    return passages + [
+        Passage(each.figures.name, f"load-{number}", each.name, facts=tuple(list_parts(each.figures)))
         for number, each in enumerate(described, 1)
     ]
-    if compared is not None:
-        sections.insert(0, _make_fidelity_section(described, compared))
-    total = sum(each.figures.requests for each in described)
-    return Document(
-        title=" against ".join(names),
-        subtitle=(f"{total:,} requests", "not sent"),
-        sections=tuple(section for section in sections if section),
-        accounts=(),
-        levels=(),
-        failures=(),
-        errors=(),
-    )
-
-
-def _make_fidelity_section(described: Sequence[DescribedLoad], compared: Fidelity) -> PageSection:
-    rows = (
-        (figure.label, format_value(figure.first), format_value(figure.second), format_apart(figure))
-        for figure in compared.figures
-    )
-    table = make_table(
-        ("", ("first", described[1].name), ("second", described[0].name), "apart"),
-        rows,
-        notes=compared.remarks,
-    )
-    title = f"How far {described[0].name} is from {described[1].name}"
-    return PageSection(title, "fidelity", "Fidelity", table=table)
 
 
 _PARTS = (0.5, 0.9)  # of what is reused, for which sizes are named
@@ -181,7 +145,7 @@ _PARTS = (0.5, 0.9)  # of what is reused, for which sizes are named
 
 def list_parts(found: WorkloadFigures) -> Iterator[tuple[str, str]]:
     """Yield (label, text) of all that is known of a workload, and its notes."""
-    yield "workload", f"{found.name}; {format_count(found.requests, 'request')}"
+    yield "requests", f"{found.requests:,}"
     if found.arrivals is not None:
         yield "arrivals", describe_arrivals(found.arrivals)
         if found.arrivals.scales:

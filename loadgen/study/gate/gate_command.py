@@ -14,8 +14,8 @@ from loadgen.base import files
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import Parser, parse_arguments
-from loadgen.base.printing import add_json_flag, print_text
-from loadgen.base.text import clean_text, format_json, quote_value
+from loadgen.base.printing import add_json_flag, print_passages, print_text
+from loadgen.base.text import format_json, quote_value
 from loadgen.settings import table
 from loadgen.settings.server_settings import KeyOptions
 from loadgen.settings.setting import list_rows
@@ -212,5 +212,5 @@ def deliver_result(result: GateResult, runs: Sequence[Reported], given: argparse
     if given.json:
         print_text(format_json(gate_report.encode_result(result)), sys.stdout)
     else:
-        print_text(clean_text(gate_report.render_text(result)), sys.stdout, end="")
+        print_passages([gate_report.make_gate_passage(result)])
     return code

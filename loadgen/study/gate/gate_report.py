@@ -10,8 +10,9 @@ from xml.etree import ElementTree
 import msgspec
 
 from loadgen.base.errors import ExitCode
-from loadgen.base.tables import Table, escape_markdown, make_table, render_markdown_table, render_text_table
-from loadgen.base.text import clean_line, format_count, wrap_text
+from loadgen.base.passages import Passage, render_passages
+from loadgen.base.tables import Table, make_table
+from loadgen.base.text import clean_line, format_count
 from loadgen.study.gate.gate_verdict import GateOutcome, GatePlan, GateVerdict
 
 INCOMPARABLE = "incomparable"
@@ -68,21 +69,15 @@ def _count(number: int, noun: str) -> str:
     return " ".join(filter(None, (format_count(number, first), rest)))
 
 
-def render_text(result: GateResult) -> str:
-    """Write a result for a terminal, in 80 columns: the table, its notes, and last the outcome."""
-    parts = [] if result.verdict is None else [render_text_table(_make_table(result, result.verdict))]
-    lines = [line for note in _list_notes(result) for line in wrap_text(note)]
-    ending = wrap_text(f"gate: {result.sentence}")
-    return "".join(parts) + "".join(f"{line}\n" for line in (*lines, *ending))
+def make_gate_passage(result: GateResult) -> Passage:
+    """Make the passage of a result: the outcome, the table of what was judged, and notes on it."""
+    table = None if result.verdict is None else _make_table(result.verdict)
+    return Passage(f"gate: {result.sentence}", table=table, remarks=tuple(_list_notes(result)))
 
 
 def render_markdown(result: GateResult) -> str:
     """Write a result as Markdown, for the summary of a pipeline's job."""
-    head = f"### loadgen gate: {escape_markdown(result.sentence)}\n\n"
-    table = (
-        "" if result.verdict is None else render_markdown_table(_make_table(result, result.verdict)) + "\n"
-    )
-    return head + table + "".join(f"* {escape_markdown(clean_line(note))}\n" for note in _list_notes(result))
+    return render_passages([make_gate_passage(result)], markdown=True)
 
 
 def _list_notes(result: GateResult) -> Iterator[str]:
@@ -94,7 +89,7 @@ def _list_notes(result: GateResult) -> Iterator[str]:
     yield from result.remarks
 
 
-def _make_table(result: GateResult, verdict: GateVerdict) -> Table:
+def _make_table(verdict: GateVerdict) -> Table:
     columns = ("load", "metric", "new", "base", "new is", "slowdown", "margin", "verdict")
     body = []
     for row in verdict.rows:
@@ -175,9 +170,7 @@ def render_junit(result: GateResult) -> str:
         case = ElementTree.SubElement(suite, "testcase", {"classname": _SUITE, "name": "comparable"})
         error = ElementTree.SubElement(case, "error", _describe_case(INCOMPARABLE, result.reasons[0]))
         error.text = "\n".join(map(clean_line, result.reasons))
-    ElementTree.SubElement(suite, "system-out").text = "\n".join(
-        map(clean_line, render_text(result).split("\n"))
-    )
+    ElementTree.SubElement(suite, "system-out").text = render_passages([make_gate_passage(result)])
     ElementTree.indent(root)
     return ElementTree.tostring(root, "unicode", xml_declaration=True) + "\n"
 

@@ -16,9 +16,10 @@ from msgspec.structs import replace
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import Parser, parse_arguments, suggest_name
-from loadgen.base.printing import add_json_flag, print_json, print_text
-from loadgen.base.tables import Table, cut_middle, format_number, make_table, render_text_table
-from loadgen.base.text import clean_text, format_count, wrap_text
+from loadgen.base.passages import Curve, CurveStyle, Panel, Passage
+from loadgen.base.printing import add_json_flag, print_json, print_passages, print_text
+from loadgen.base.tables import Table, cut_middle, format_number, make_table
+from loadgen.base.text import format_count
 from loadgen.base.untrusted import read_file_head
 from loadgen.figures.figure_table import find_named_figure
 from loadgen.study.bundle.reading import is_bundle_file
@@ -30,7 +31,6 @@ from loadgen.study.history.history_file import HistoryEntry, check_one_subject, 
 from loadgen.study.importers import result_sources
 from loadgen.study.pages import outputs
 from loadgen.study.pages.document import Document
-from loadgen.study.pages.page_parts import Curve, CurveStyle, PageSection, Panel
 
 _PAGE = "history.html"
 _MOST_ROWS = 30  # of the table in a terminal
@@ -74,18 +74,21 @@ def main(argv: Sequence[str]) -> int:
     entries = read_places(places, given.name)
     wanted = [name.strip() for name in given.metric.split(",") if name.strip()]
     metrics = find_metric_changes(entries, select_metrics(entries, wanted), given.alpha)
+    passages, subject = list_history_passages(entries, metrics, given.alpha), _list_subject(entries)
     if given.html:
-        text = outputs.render_html(_make_document(entries, metrics, given.alpha))
-        outputs.write_text_output(given.html, text)
+        page = outputs.render_html(Document("History", subject, tuple(passages)))
+        outputs.write_text_output(given.html, page)
     if given.json:
         print_json(encode_history(entries, metrics, given.alpha))
     else:
-        print_text(clean_text(_render_text(entries, metrics, given.alpha)), sys.stdout, end="")
+        about = Passage("History", remarks=(", ".join(subject),))
+        print_passages([about, *map(_shorten_table, passages)])
         if given.plot:
             with outputs.require_extra():
                 from loadgen.study.pages import terminal_plots
             width, plain = outputs.measure_screen()
-            parts = [terminal_plots.render_panel(panel, width, plain) for panel in plot_history(metrics)]
+            panels = (panel for passage in passages for panel in passage.panels)
+            parts = [terminal_plots.render_panel(panel, width, plain) for panel in panels]
             print_text("".join(f"\n{part}" for part in parts), sys.stdout, end="")
     return ExitCode.FIGURES
 
@@ -136,27 +139,24 @@ def _list_subject(entries: Sequence[HistoryEntry]) -> tuple[str, ...]:
     return tuple(filter(None, parts))
 
 
-def _render_text(entries: Sequence[HistoryEntry], metrics: Sequence[MetricHistory], alpha: float) -> str:
-    table = make_history_table(entries, metrics)
-    left = len(table.body) - _MOST_ROWS
-    if left > 0:
-        note = f"{left} older ones are not shown: --json and --html have all"
-        table = replace(table, body=table.body[left:], notes=(note,))
-    subject, lines = wrap_lines([", ".join(_list_subject(entries))]), describe_changes(metrics, alpha)
-    return f"{subject}\n{render_text_table(table)}\n{wrap_lines(lines)}"
-
-
-def _make_document(
+def list_history_passages(
     entries: Sequence[HistoryEntry], metrics: Sequence[MetricHistory], alpha: float
-) -> Document:
-    pictures, table = tuple(plot_history(metrics)), make_history_table(entries, metrics)
+) -> list[Passage]:
+    """List the passages of a history: the changes, a picture of each figure, and every measurement."""
     lines = tuple(describe_changes(metrics, alpha))
-    sections = (
-        PageSection("Changes", "changes", menu="Changes", lines=lines[:-1], remarks=lines[-1:]),
-        PageSection("Over time", "metrics", menu="Over time", panels=pictures),
-        PageSection("Measurements", "measurements", menu="Measurements", table=table, style="words"),
-    )
-    return Document("History", _list_subject(entries), sections, (), (), (), ())
+    return [
+        Passage("Changes", "changes", lines=lines[:-1], remarks=lines[-1:]),
+        Passage("Over time", "metrics", panels=tuple(plot_history(metrics))),
+        Passage("Measurements", "measurements", table=make_history_table(entries, metrics), style="words"),
+    ]
+
+
+def _shorten_table(passage: Passage) -> Passage:
+    """Return a passage with the newest rows of its table alone, and a note on the others."""
+    if passage.table is None or (left := len(passage.table.body) - _MOST_ROWS) <= 0:
+        return passage
+    note = f"{left} older ones are not shown: --json and --html have all"
+    return replace(passage, table=replace(passage.table, body=passage.table.body[left:], notes=(note,)))
 
 
 _USUAL = ("output_throughput", "speed_tok_s", "mean_ttft_ms", "mean_tpot_ms", "p99_itl_ms")
@@ -266,9 +266,9 @@ def make_history_table(entries: Sequence[HistoryEntry], metrics: Sequence[Metric
         for metric, ratios in zip(metrics, changed, strict=True):
             key = metric.figure.key
             ratio = ratios.get(id(entry))
-            mark = "" if ratio is None else "▲ " if ratio > 1 else "▼ "
             value = metric.figure.scale(entry.figures[key]) if key in entry.figures else None
-            row.append(mark + format_number(key, value, metric.figure.digits))
+            cell = format_number(key, value, metric.figure.digits)
+            row.append(cell if ratio is None else f"{cell} {'▲' if ratio > 1 else '▼'}")
         body.append(row)
     return make_table(columns, body)
 
@@ -342,8 +342,3 @@ def encode_history(
         "metrics": {metric.figure.key: metric.json() for metric in metrics},
         "entries": [entry.model_dump(mode="json") for entry in entries],
     }
-
-
-def wrap_lines(lines: Sequence[str]) -> str:
-    """Wrap lines for a terminal, each on lines of its own."""
-    return "".join(f"{part}\n" for line in lines for part in wrap_text(line))

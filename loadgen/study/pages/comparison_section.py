@@ -8,7 +8,17 @@ from itertools import product
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base.tables import Number, Passage, Table, make_table
+from loadgen.base.passages import (
+    NAN,
+    Bar,
+    Curve,
+    CurveStyle,
+    Floats,
+    Panel,
+    Passage,
+    is_wide,
+)  # fmt: skip
+from loadgen.base.tables import Number, Table, make_table
 from loadgen.study import limit_record, repeats
 from loadgen.study.compare import comparison_report, rankings
 from loadgen.study.compare.comparison import find_column
@@ -19,17 +29,6 @@ from loadgen.study.compare_command import list_qualities
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitRecord, LimitRun, ObjectiveFigures
 from loadgen.study.pages import run_charts
-from loadgen.study.pages.page_parts import (
-    NAN,
-    Bar,
-    Curve,
-    CurveStyle,
-    Floats,
-    PageSection,
-    Panel,
-    illustrate,
-    is_wide,
-)
 from loadgen.study.quality.arm_qualities import format_spread
 from loadgen.study.quality.quality_passage import RowQuality, make_quality_passage
 from loadgen.study.quality.quality_record import DIFFERENT, MeanInterval
@@ -43,12 +42,12 @@ _BETTER = {None: "", True: "Higher is faster.", False: "Lower is faster."}
 _TPOT, _SPEED = "mean_tpot_ms", "speed_tok_s"
 
 
-def make_compared_section(comparison: ComparedLoad, number: int) -> PageSection:
+def make_compared_section(comparison: ComparedLoad, number: int) -> Passage:
     """Make the section of one load's comparison, with all statistics, rankings and pictures."""
     passage = comparison_report.make_passage(comparison, number)
     more = (*_list_tables(comparison), *passage.more)
     panels = (*plot_comparison(comparison), *plot_row_distributions(comparison))
-    return illustrate(replace(passage, style="comparison", more=more), panels)
+    return replace(passage, style="comparison", more=more, panels=panels)
 
 
 def _list_tables(comparison: ComparedLoad) -> Iterator[Passage]:
@@ -170,16 +169,12 @@ def plot_ladders(
 _TOP = 2.5  # times the limit, the highest that is drawn: a saturated run would flatten all others
 
 
-def make_limit_sections(limits: Sequence[StoredLimit]) -> Iterator[PageSection]:
+def make_limit_sections(limits: Sequence[StoredLimit]) -> Iterator[Passage]:
     """Yield a section for each search, in order: its answer, statements, table of runs and panels."""
     for number, limit in enumerate(limits, 1):
         record, key = limit.record, f"limit-{number}"
-        title = f"{limit.shown_name}, {limit_record.describe_limit(record)}"
-        lines = tuple(limit_record.list_statements(record))
-        yield PageSection(
-            title, key, menu=title, lines=lines[1:], table=limit_record.make_run_table(record), style="words",
-            panels=tuple(_plot_search(record, key)),
-        )  # fmt: skip
+        passage = limit_record.make_search_passage(record, limit.shown_name, key)
+        yield replace(passage, panels=tuple(_plot_search(record, key)))
 
 
 def _plot_search(record: LimitRecord, anchor: str) -> Iterator[Panel]:
@@ -285,17 +280,17 @@ _Point = tuple[RowQuality, MeanInterval, MeanInterval, str]
 
 def make_quality_section(
     comparisons: Sequence[ComparedLoad], searches: Sequence[ComparedLimits] = ()
-) -> PageSection:
+) -> Passage:
     """Make the section of rows' qualities, with a panel for each of the first eight loads; empty if none.
 
     Of searches for a limit the panel has the limit in place of a speed.
     """
     rows = list_qualities(comparisons, searches)
     if not rows:
-        return PageSection("")
+        return Passage("")
     panels = [*(_plot_limit(each) for each in searches), *(_plot_load(each) for each in comparisons)]
     drawn = [replace(panel, key=f"quality-{number}") for number, panel in enumerate(filter(None, panels), 1)]
-    return illustrate(make_quality_passage(rows), drawn[:_MOST_PANELS])
+    return replace(make_quality_passage(rows), panels=tuple(drawn[:_MOST_PANELS]))
 
 
 def _plot_load(comparison: ComparedLoad) -> Panel | None:

@@ -1,14 +1,19 @@
-"""Document: the contents of the report, before it has a form."""
+"""Document: the contents of the report, before it has a form, and as Markdown."""
 
 from __future__ import annotations
 
+import html
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
 import msgspec
 
-from loadgen.base.text import list_first
+from loadgen.base.errors import LOG_LINE
+from loadgen.base.passages import Panel, Passage, find_passage, render_markdown_passage
+from loadgen.base.tables import escape_markdown, format_number, make_table, render_markdown_table
+from loadgen.base.text import clean_line, list_first
 from loadgen.study import sweep_record
 from loadgen.study.compare import comparison_report, rankings
 from loadgen.study.compare.comparison_report import SweptLoads, describe_load
@@ -24,10 +29,10 @@ from loadgen.study.pages.comparison_section import (
     make_quality_section,
     plot_ladders,
 )
-from loadgen.study.pages.page_parts import PageSection, Panel, find_section, illustrate
 from loadgen.study.pages.run_section import Account, make_account
 from loadgen.study.run_summary import FailedCell, Reported
 
+_FENCE = re.compile(r"`{3,}")
 MOST_DRAWN = 32  # runs whose own pictures a page holds
 _MOST_DIVIDED = 8  # runs of a page that says of each where its time goes: of more, its report as text alone
 
@@ -37,21 +42,21 @@ class Document(msgspec.Struct, frozen=True):
 
     title: str
     subtitle: tuple[str, ...]
-    sections: tuple[PageSection, ...]
-    accounts: tuple[Account, ...]
-    levels: tuple[tuple[str, int], ...]  # VALID, SUSPECT, INVALID, and of how many runs
-    failures: tuple[FailedCell, ...]
-    errors: tuple[str, ...]  # of what could not be read
+    sections: tuple[Passage, ...]
+    accounts: tuple[Account, ...] = ()
+    levels: tuple[tuple[str, int], ...] = ()  # VALID, SUSPECT, INVALID, and of how many runs
+    failures: tuple[FailedCell, ...] = ()
+    errors: tuple[str, ...] = ()  # of what could not be read
     points: tuple[str, ...] = ()  # of sweeps, that have no whole run, and why
 
     @property
-    def compared(self) -> tuple[PageSection, ...]:
+    def compared(self) -> tuple[Passage, ...]:
         """The sections that are comparisons, in order."""
         return tuple(each for each in self.sections if each.style == "comparison")
 
-    def section(self, key: str) -> PageSection:
+    def section(self, key: str) -> Passage:
         """Return the section with a key; an empty one if there is none."""
-        return find_section(self.sections, key)
+        return find_passage(self.sections, key)
 
     @property
     def lacks(self) -> bool:
@@ -110,12 +115,12 @@ def compose_document(
     title = "Speed over input length" if ladders else "Latency against throughput"
     several = [each for each in compared_limits if len(each.rows) > 1]
     sections = [
-        *map(illustrate, map(make_limit_passage, several, count(1))),
+        *map(make_limit_passage, several, count(1)),
         *make_limit_sections(limits), tabled, *compared, quality,
-        PageSection(title, "sweeps", menu=title, panels=rest),
+        Passage(title, "sweeps", panels=rest),
     ]  # fmt: skip
     if any(len(comparison.lines) > 1 for comparison in shown):
-        sections.append(illustrate(rankings.make_fit_passage(shown)))
+        sections.append(rankings.make_fit_passage(shown))
     levels = Counter(run.level for run in reported if run.level)
     campaigns = {run.cell.campaign for run in reported if run.cell is not None}
     names = list(dict.fromkeys(run.name for run in reported))
@@ -173,3 +178,84 @@ def _make_subtitle(reported: Sequence[Reported]) -> tuple[str, ...]:
     times = sorted(run.started for run in reported if run.started is not None)
     days = dict.fromkeys(f"{time:%Y-%m-%d}" for time in (*times[:1], *times[-1:]))
     return (*parts, *filter(None, [" to ".join(days)]))
+
+
+def render_markdown(document: Document) -> str:
+    """Render the whole document as Markdown; texts are escaped, so that no name is markup."""
+    about = " · ".join(document.subtitle)
+    lines = [f"# {escape_markdown(document.title)}", "", escape_markdown(about), ""]
+    verdicts = [f"{LEVELS[level]} {count} {level}" for level, count in document.levels]
+    if document.simulated:
+        verdicts.append(f"SIMULATED: {escape_markdown(document.simulated)}")
+    lines += ["**Verdict**: " + " · ".join(verdicts), ""] if verdicts else []
+    written = (each for each in document.sections if each.leads or each.lines or each.table is not None)
+    lines += map(render_markdown_passage, written)
+    lines += _render_missing(document)
+    if len(document.accounts) > 1:
+        lines.append(_render_runs(document.accounts))
+    for account in document.accounts:
+        lines += _render_run(account, alone=len(document.accounts) == 1)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _render_missing(document: Document) -> Iterator[str]:
+    if not document.lacks:
+        return
+    yield from ("## What is missing", "")
+    for failed in document.failures:
+        cell = failed.cell
+        reason, *log = failed.reason.split(LOG_LINE)
+        yield f"* {escape_markdown(f'{cell.arm}, {cell.profile}, repeat {cell.repeat + 1}: {reason}')}"
+        if log:  # an indented block, in which nothing is markup
+            yield from ("", *(f"      {clean_line(line)}" for line in log), "")
+    for missing in (*document.points, *document.errors):
+        yield f"* {escape_markdown(missing)}"
+    yield ""
+
+
+def _render_runs(accounts: Sequence[Account]) -> str:
+    titles = ("Checkpoint", "Load", "Verdict", "Output tok/s", "TTFT ms", "TPOT ms")
+    rows = []
+    for account in accounts:
+        run = account.reported
+        turn = f"{account.load}, {account.turn}" if account.turn else account.load
+        values = map(run.figure, ("output_throughput", "mean_ttft_ms", "mean_tpot_ms"))
+        rows.append((run.name, turn, run.level or "–", *(format_number("", value) for value in values)))
+    return render_markdown_passage(Passage("Runs", table=make_table(titles, rows)))
+
+
+def _render_run(account: Account, alone: bool) -> Iterator[str]:
+    """Yield a run's doubts, latencies, text and command, folded unless it is `alone` in the report.
+
+    Nothing of one of several that has neither doubts nor a command.
+    """
+    doubts, latencies, text, again = map(account.section, ("doubts", "latencies", "text", "again"))
+    if not (alone or doubts or again):
+        return
+    turn = f" ({account.turn})" if account.turn and not alone else ""
+    summary = f"{account.reported.name}: {account.load}{turn}"
+    if alone:
+        yield from ("## The run", "")
+    else:
+        yield from ("<details>", f"<summary>{html.escape(' '.join(summary.split()))}</summary>", "")
+    for doubt in doubts.doubts:
+        evidence = f": {doubt['evidence']}" if doubt["evidence"] else ""
+        remedy = f" *What to do:* {escape_markdown(doubt['remedy'])}." if doubt["remedy"] else ""
+        name = f"**{escape_markdown(doubt['name'])}** {doubt['severity']}"
+        yield f"* {name}{escape_markdown(evidence)}.{remedy}"
+    yield ""
+    if latencies.table is not None:
+        yield render_markdown_table(latencies.table)
+    yield from _fence_text(text.text)
+    if again:
+        yield from ("Run it again:", "", *_fence_text(again.text))
+    if not alone:
+        yield from ("</details>", "")
+
+
+def _fence_text(text: str) -> list[str]:
+    """Return the lines of a text in a fence longer than any inside; [] for an empty text."""
+    if not text:
+        return []
+    fence = "`" * (max([2, *map(len, _FENCE.findall(text))]) + 1)
+    return [f"{fence}text", text, fence, ""]

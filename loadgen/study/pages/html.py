@@ -16,10 +16,11 @@ from markupsafe import Markup
 from msgspec.structs import replace
 
 from loadgen import __version__
+from loadgen.base.passages import Panel
 from loadgen.study.compare.comparison_report import FAILED, SYMBOLS
+from loadgen.study.pages.colours import DARK, LIGHT, list_pens
 from loadgen.study.pages.comparison_section import LEVELS
 from loadgen.study.pages.document import Document
-from loadgen.study.pages.page_parts import DARK, LIGHT, Panel
 
 _HERE = Path(__file__).parent
 _SCRIPTS = ("page.js", "uPlot.LICENSE", "uPlot.iife.min.js", "charts.js")
@@ -63,7 +64,7 @@ def render_page(document: Document) -> str:
 def encode_panel(panel: Panel) -> str:
     """Encode a panel's axes, curves and spans as JSON for charts.js: values in five digits, null for NaN."""
     drawn = msgspec.to_builtins(replace(panel, bars=(), numbers=None), enc_hook=_round_values)
-    return json.dumps({**drawn, "pens": panel.pens}, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps({**drawn, "pens": list_pens(panel)}, separators=(",", ":"), ensure_ascii=False)
 
 
 def _round_values(values: Any) -> Any:

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from loadgen.base.passages import Curve, CurveStyle, Panel, Passage, is_wide
 from loadgen.base.tables import make_table
 from loadgen.study import load_table
 from loadgen.study.compare.comparison import INVALID
@@ -18,7 +19,6 @@ from loadgen.study.knee import find_knee
 from loadgen.study.limit_record import format_load as shown_load
 from loadgen.study.load_table import settle_lengths
 from loadgen.study.pages.comparison_section import MOST_CURVES
-from loadgen.study.pages.page_parts import Curve, CurveStyle, PageSection, Panel, illustrate, is_wide
 from loadgen.study.run_summary import Reported, group_by
 
 _THROUGHPUT, _PER_GPU, _TTFT, _TPOT = (
@@ -363,14 +363,14 @@ def select_distinct_words(words: Sequence[Sequence[str]]) -> list[str]:
     return [", ".join(filter(None, row)) for row in zip(*(whole[:1] or columns), strict=True)]
 
 
-def make_load_section(found: SweptLoads, pictures: tuple[Panel, ...]) -> PageSection:
+def make_load_section(found: SweptLoads, pictures: tuple[Panel, ...]) -> Passage:
     """Make the section `loads` of the swept loads' table and pictures; an empty one if there are no rows."""
     if not found.rows:
-        return PageSection("")
-    return illustrate(load_table.make_load_passage(found.rows, found.notes), pictures)
+        return Passage("")
+    return replace(load_table.make_load_passage(found.rows, found.notes), panels=pictures)
 
 
-def title_loads(section: PageSection) -> str:
+def title_loads(section: Passage) -> str:
     """Return the heading of the section's panels in one picture: its title, of one row with its name."""
     names = list(dict.fromkeys(str(row[0]) for row in section.table.body)) if section.table else []
     return f"{names[0]}, {section.title}" if len(names) == 1 else section.title

@@ -19,8 +19,9 @@ from msgspec.structs import asdict, replace
 from loadgen.base import files
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.files import ANYONES, write_output
-from loadgen.base.printing import print_text
-from loadgen.base.tables import format_csv_table, render_passage
+from loadgen.base.passages import Panel, render_passages
+from loadgen.base.printing import Screen, print_text
+from loadgen.base.tables import format_csv_table
 from loadgen.base.text import clean_line, clean_text, describe_install, format_json, make_file_name
 from loadgen.report import result_block
 from loadgen.study import compare_command, limit_record, sweep_record
@@ -35,9 +36,7 @@ from loadgen.study.consistency import ceilings
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
 from loadgen.study.pages import load_charts
-from loadgen.study.pages.document import Document, compose_document
-from loadgen.study.pages.markdown import render_markdown
-from loadgen.study.pages.page_parts import Panel, illustrate
+from loadgen.study.pages.document import Document, compose_document, render_markdown
 from loadgen.study.quality.quality_passage import list_quality_figures
 from loadgen.study.run_summary import Reported
 
@@ -111,8 +110,7 @@ class _Given:
             document = replace(document, title=words, subtitle=(document.title, *document.subtitle))
         if self.answer is None:
             return document
-        section = illustrate(answer.make_passage(self.answer))
-        return replace(document, sections=(section, *document.sections))
+        return replace(document, sections=(answer.make_passage(self.answer), *document.sections))
 
     @cached_property
     def answer(self) -> CheckpointAnswer | None:
@@ -158,9 +156,8 @@ def _make_text(given: _Given) -> str:
     several = [each for each in given.compared_limits if len(each.rows) > 1]
     missing = [note for sweep in given.read.sweeps for note in sweep_record.list_unfinished(sweep.points)]
     passages = compare_command.list_passages(given.alone, several, given.answer, missing)
-    searches = ((clean_line(limit.shown_name), limit.record) for limit in given.read.limits)
-    texts = [f"{name}\n{limit_record.render_search(record)}" for name, record in searches]
-    return "\n".join([*map(render_passage, passages), *texts])
+    passages += (limit_record.make_search_passage(each.record, each.shown_name) for each in given.read.limits)
+    return render_passages(passages, width=Screen.from_stream(sys.stdout).width)
 
 
 def _make_json(given: _Given) -> str:

@@ -17,8 +17,9 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 from matplotlib.transforms import Bbox
 
+from loadgen.base.passages import Bar, Curve, CurveStyle, Panel
 from loadgen.base.tables import cut_middle
-from loadgen.study.pages.page_parts import LIGHT, Bar, Curve, CurveStyle, Panel, Pen
+from loadgen.study.pages.colours import LIGHT, Pen, list_pens
 
 _WIDTH, _HEIGHT, _HEADING, _LEGEND = 340, 236, 34, 17  # in points; _LEGEND is a row of one
 _BARS_HEAD, _BAR = 34, 38
@@ -102,7 +103,7 @@ def _draw_curves(axes: Axes, panel: Panel) -> None:
         thick = float(np.clip(100 / most, 0.5, 9.0))
         axes.hlines(spans.at, spans.begin, spans.end, color=LIGHT[spans.tone], linewidth=thick)
         samples.append(Patch(color=LIGHT[spans.tone]))
-    for curve, pen in zip(panel.curves, panel.pens, strict=True):
+    for curve, pen in zip(panel.curves, list_pens(panel), strict=True):
         line = _draw_curve(axes, curve, pen)
         if curve.of is None and curve.name:
             samples.append(line)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import MS_NS, SECOND_NS
+from loadgen.base.passages import Curve, CurveStyle, Floats, Panel, Passage, Spans
 from loadgen.base.tables import Table, make_table
 from loadgen.base.text import GIB, format_count
 from loadgen.features.attribution.attribution import Attribution, PartRows
@@ -33,15 +34,7 @@ from loadgen.figures.steady_state import Steady
 from loadgen.records.record import Records
 from loadgen.report.run_directory import Result
 from loadgen.server.sample_file import LEAST_SAMPLES, SampledSeries, list_gauge_series, thin_series
-from loadgen.study.pages.page_parts import (
-    SHADES,
-    Curve,
-    CurveStyle,
-    Floats,
-    PageSection,
-    Panel,
-    Spans,
-)
+from loadgen.study.pages.colours import SHADES
 from loadgen.verdict.evidence import has_tail
 
 MOST_POINTS = 400  # over time
@@ -396,19 +389,18 @@ MOST_WAITS = 20  # of a panel
 _UNKNOWN, _MOSTLY_UNKNOWN = 0.5, 0.95  # of a tail: from there on a remark says so; no bar is drawn
 
 
-def make_attribution_section(run: Result) -> PageSection:
+def make_attribution_section(run: Result) -> Passage:
     """Make the section of where the time goes; empty if a run is too short, or has no times of tokens."""
     title, found = TITLE.capitalize(), find_attribution(run) if has_tail(run.facts) else None
     if found is None:
-        return PageSection(title)
+        return Passage(title)
     if found.nothing_to_explain:
-        return PageSection(title, "attribution", title, remarks=(NOTHING,))
+        return Passage(title, "attribution", remarks=(NOTHING,))
     more = any(tail.share("unknown") >= _UNKNOWN for _, tail in found.tails)
     hint = ("`loadgen explain` names what would show more of what is unknown",) if more else ()
-    return PageSection(
+    return Passage(
         title,
         "attribution",
-        title,
         table=make_wait_table(list_columns(found)),
         panels=tuple(plot_waits(run, found)),
         remarks=(

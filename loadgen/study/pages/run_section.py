@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base import rule
+from loadgen.base.passages import Passage, find_passage
 from loadgen.base.secrecy import HIDDEN
 from loadgen.base.tables import Number, Table, format_number, make_table
 from loadgen.base.text import GIB
@@ -27,7 +28,6 @@ from loadgen.settings.data_settings import RANDOM
 from loadgen.study import load_table
 from loadgen.study.compare.comparison_report import describe_load
 from loadgen.study.pages import run_charts
-from loadgen.study.pages.page_parts import PageSection, find_section
 from loadgen.study.pages.run_charts import make_attribution_section
 from loadgen.study.run_summary import Reported, shorten_name
 from loadgen.verdict.evidence import least_samples
@@ -75,12 +75,12 @@ class Account(msgspec.Struct, frozen=True):
     anchor: str
     reported: Reported
     cards: tuple[Card, ...]
-    sections: tuple[PageSection, ...]
+    sections: tuple[Passage, ...]
     not_checked: str = ""  # what a VALID rests on no check of
 
-    def section(self, key: str) -> PageSection:
+    def section(self, key: str) -> Passage:
         """Return the section with a key; an empty one if the run has none."""
-        return find_section(self.sections, key)
+        return find_passage(self.sections, key)
 
     @property
     def load(self) -> str:
@@ -134,46 +134,46 @@ def make_account(reported: Reported, anchor: str, draw: bool, divide: bool = Tru
         not_checked = ", ".join(verdict.not_checked) if verdict.level is Level.VALID else ""
     figures = ((key, format_number(key, value, 4)) for key, value in reported.figures.items()
                if value is not None)  # fmt: skip
-    every = PageSection(
+    every = Passage(
         "All figures", "figures", folded=True, style="keys", table=make_table(("key", "value"), figures)
     )
     shown = tuple(section for section in (*sections, every) if section)
     return Account(anchor, reported, tuple(cards), shown, not_checked)
 
 
-def _describe_result(reported: Reported) -> Iterator[PageSection]:
+def _describe_result(reported: Reported) -> Iterator[Passage]:
     nothing = dict.fromkeys(("severity", "evidence", "condition", "remedy"), "")
     doubts = tuple({**nothing, "name": name} for name in reported.doubts)
-    yield PageSection("Doubts", "doubts", menu="Doubts", doubts=doubts)
-    yield PageSection("", remarks=("The source has no request times: nothing can be plotted over time.",))
+    yield Passage("Doubts", "doubts", doubts=doubts)
+    yield Passage("", remarks=("The source has no request times: nothing can be plotted over time.",))
     text = result_block.render_block(reported.figures) if "completed" in reported.figures else ""
-    yield PageSection("The report as text", "text", menu="As text", folded=True, text=text)
-    yield PageSection("Notes", folded=True, lines=reported.remarks)
+    yield Passage("The report as text", "text", menu="As text", folded=True, text=text)
+    yield Passage("Notes", folded=True, lines=reported.remarks)
     facts = (("source", reported.source), ("reported by", reported.told_by))
-    yield PageSection("Environment", "environment", menu="Environment", folded=True, facts=facts)
+    yield Passage("Environment", "environment", folded=True, facts=facts)
 
 
-def _describe_run(run: Result, metrics: Metrics, draw: bool, divide: bool) -> Iterator[PageSection]:
+def _describe_run(run: Result, metrics: Metrics, draw: bool, divide: bool) -> Iterator[Passage]:
     parts = [line.partition(": ") for line in run_lines.describe_data(run)]
     sent = [(name, words) for name, _, words in parts]
     if parts or run.facts.data.kind != RANDOM:  # nothing for random prompts of one length
         sent.insert(0, ("prompts", run_lines.describe_prompts(run.facts)))
-    yield PageSection("What was sent", "data", menu="What was sent", facts=tuple(sent))
+    yield Passage("What was sent", "data", facts=tuple(sent))
     doubts = tuple(
         rule.encode_finding(each) for each in run.verdict.findings if each.rule.code != _IN_ITS_COLUMN
     )
-    yield PageSection("Doubts", "doubts", menu="Doubts", doubts=doubts)
+    yield Passage("Doubts", "doubts", doubts=doubts)
     latencies, few = _make_latency_table(run, metrics), tuple[str, ...]()
     if any(isinstance(cell, Number) and cell.aside for row in latencies.body for cell in row):
         least = ", ".join(f"P{rank:g} {least_samples(rank)[1]}" for rank in _RANKS)
         few = (f"from N: fewer samples than an upper bound at 99 % needs ({least}); raise --num-prompts",)
-    yield PageSection("Latencies", "latencies", menu="Latencies", table=latencies, remarks=few)
+    yield Passage("Latencies", "latencies", table=latencies, remarks=few)
     if divide:
         yield make_attribution_section(run)
     yield _make_charts(run, draw)
     for title in dict.fromkeys(section.page for section in report.SECTIONS if section.page not in _PLACED):
         table = report.find_page_table(title, run)
-        yield PageSection(title, lines=report.list_page_lines(title, run), table=table)
+        yield Passage(title, lines=report.list_page_lines(title, run), table=table)
     again, notes = shlex.join(["loadgen", *run.facts.command[1:]]), []
     if not run.facts.seed_chosen:
         notes.append(
@@ -182,27 +182,25 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool, divide: bool) -> It
         )
     if HIDDEN in " ".join(run.facts.command):
         notes.append(f"{HIDDEN} replaces a secret, which is stored nowhere.")
-    yield PageSection("Run it again", "again", menu="Run it again", text=again, remarks=tuple(notes))
-    yield PageSection(
-        "The report as text", "text", menu="As text", folded=True, text=report.render_report(run)
-    )
+    yield Passage("Run it again", "again", text=again, remarks=tuple(notes))
+    yield Passage("The report as text", "text", menu="As text", folded=True, text=report.render_report(run))
     lines = (line.removeprefix("note: ") for line in report.list_page_lines("Notes", run))
-    yield PageSection("Notes", folded=True, lines=tuple(lines))
+    yield Passage("Notes", folded=True, lines=tuple(lines))
     facts = tuple(_list_environment(run))
-    yield PageSection("Environment", "environment", menu="Environment", folded=True, facts=facts)
+    yield Passage("Environment", "environment", folded=True, facts=facts)
 
 
-def _make_charts(run: Result, draw: bool) -> PageSection:
+def _make_charts(run: Result, draw: bool) -> Passage:
     """Make the section of charts, with remarks on what was sampled too rarely; untitled without charts.
 
     Without `draw` it only has the remark that the run is not plotted.
     """
     if not draw:
         why = "Not plotted on a page with this many runs: report this run alone."
-        return PageSection("", remarks=(why,))
+        return Passage("", remarks=(why,))
     panels, rare = tuple(run_charts.plot_run(run)), tuple(run_charts.list_rarely_sampled(run))
     title = "Distributions and time" if panels else ""
-    return PageSection(title, "drawn", menu=title, panels=panels, remarks=rare)
+    return Passage(title, "drawn", panels=panels, remarks=rare)
 
 
 def _add_percentiles(run: Result) -> Metrics:

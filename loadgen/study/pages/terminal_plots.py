@@ -12,10 +12,10 @@ import plotext
 from matplotlib.ticker import LogLocator, MaxNLocator
 from msgspec.structs import replace
 
+from loadgen.base.passages import Curve, CurveStyle, Floats, Panel
 from loadgen.base.text import clean_line, wrap_text
 from loadgen.study import load_table
 from loadgen.study.pages import run_charts
-from loadgen.study.pages.page_parts import Curve, CurveStyle, Floats, Panel
 from loadgen.study.pages.picture_files import TICK_STEPS, choose_log_parts
 from loadgen.study.run_summary import Reported
 

@@ -18,10 +18,10 @@ from msgspec import Meta
 from loadgen.base import signals
 from loadgen.base.errors import MeasureError, UsageError, decide_exit_code
 from loadgen.base.parsing import MOST_TOKENS, Parser, integer_between, number_between
+from loadgen.base.passages import render_passage
 from loadgen.base.printing import print_text
 from loadgen.base.signals import Interrupts, StopRequest
 from loadgen.base.structs import replace
-from loadgen.base.tables import render_passage
 from loadgen.base.text import clean_text, format_count
 from loadgen.plan import profile
 from loadgen.report.run import Place

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from loadgen.base.tables import Passage, list_interval_cells, make_table
+from loadgen.base.passages import Passage
+from loadgen.base.tables import list_interval_cells, make_table
 from loadgen.study.quality.arm_qualities import format_spread
 from loadgen.study.quality.quality_record import (
     BACKWARD,

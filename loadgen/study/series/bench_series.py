@@ -11,8 +11,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from loadgen.base.errors import SIGNALLED
+from loadgen.base.passages import render_passage
 from loadgen.base.printing import print_text
-from loadgen.base.tables import render_passage
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
 from loadgen.report.result_file import write_result

@@ -19,11 +19,11 @@ from loadgen.base import files
 from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import ExitCode, MeasureError, UsageError, decide_exit_code
 from loadgen.base.parsing import integer_between
+from loadgen.base.passages import render_passage
 from loadgen.base.printing import print_one_object, print_text, refuse_without_result
 from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.base.structs import replace
-from loadgen.base.tables import render_passage
 from loadgen.base.text import clean_text, format_count, wrap_text
 from loadgen.figures import objectives
 from loadgen.plan.request_sources import Seed

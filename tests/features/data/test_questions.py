@@ -91,7 +91,7 @@ def test_parquet_has_the_same_requests(tmp_path: Path) -> None:
 
 def test_the_preview_counts_categories_and_names_what_is_not_sent(tmp_path: Path) -> None:
     shown = PlanPreview(planned(jsonl(tmp_path, ROWS), num_prompts=16, **LONG))
-    assert "categories    b 12, a 4" in [*shown.lines()]
+    assert ("categories", "b 12, a 4") in [*shown.list_parts()]
     assert shown.made.notes == ("the first turn alone is sent; 1 row have more",)
     encoded = shown.json()
     assert encoded["categories"] == {"b": 12, "a": 4}

@@ -15,7 +15,7 @@ from builders.comparison_samples import HIGH
 from builders.loops import loop_over
 from builders.made_answers import answered, keep_campaign, made_quality, speeds, with_facts
 from loadgen.base.errors import UsageError
-from loadgen.base.tables import render_markdown_passage, render_passage
+from loadgen.base.passages import render_markdown_passage, render_passage
 from loadgen.facts.run_facts import Launched
 from loadgen.facts.sensor_facts import Energy, SensorSummary
 from loadgen.host.machine_state import MachineState

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from builders.published_runs import PUBLISHED, thor
+from loadgen.base.passages import render_passages
 from loadgen.features.roofline import machines
 from loadgen.report.load_identity import Load
-from loadgen.study.audit.audit_command import render_text
+from loadgen.study.audit.audit_command import list_audit_passages
 from loadgen.study.audit.findings import RunFindings, audit_runs
 from loadgen.study.run_summary import Reported
 from loadgen.study.speed import speed_rows
@@ -107,7 +108,7 @@ def test_without_a_machine_all_is_found_that_needs_none() -> None:
 
 def test_the_page_fits_a_terminal(page: dict[tuple[str, str], RunFindings]) -> None:
     for explain in (False, True):
-        said = render_text(list(page.values()), explain=explain)
+        said = render_passages(list_audit_passages(list(page.values()), explain))
         assert max(map(len, said.splitlines())) <= 80
         assert "16 runs: 2 INVALID, 12 SUSPECT, 2 VALID" in said
 

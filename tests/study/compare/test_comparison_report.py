@@ -21,6 +21,7 @@ from builders.comparison_samples import HIGH, cells, failed, run, runs
 from builders.loops import loop_over
 from builders.made_cases import WHEN
 from builders.made_sessions import made, rows_of
+from loadgen.base.passages import render_passages
 from loadgen.base.tables import cut_middle
 from loadgen.base.text import WIDTH, format_json
 from loadgen.report.load_identity import Load
@@ -28,7 +29,6 @@ from loadgen.study.compare import comparison_report
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.comparison_report import SweptLoads, make_turn_table
 from loadgen.study.compare.model import ALONE, ComparedFigure, ComparedLoad, ComparisonOptions
-from loadgen.study.compare_command import write_passages
 from loadgen.study.pages.document import compose_document
 from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import SESSION_MS, Reported, summarise_run
@@ -53,11 +53,11 @@ def found() -> list[ComparedLoad]:
 
 def write(comparisons: Sequence[ComparedLoad]) -> str:
     """The comparisons as a terminal has them."""
-    return write_passages(comparison_report.make_load_passages(comparisons))
+    return render_passages(comparison_report.make_load_passages(comparisons))
 
 
 def write_markdown(comparisons: Sequence[ComparedLoad]) -> str:
-    return write_passages(comparison_report.make_load_passages(comparisons), markdown=True)
+    return render_passages(comparison_report.make_load_passages(comparisons), markdown=True)
 
 
 def test_the_text_can_be_read(found: list[ComparedLoad]) -> None:

@@ -17,6 +17,7 @@ from builders.loops import loop_over
 from builders.made_limits import limit_record
 from builders.made_qualities import interval, quality, reference, rows
 from builders.required import require
+from loadgen.base.passages import CurveStyle, render_passages
 from loadgen.base.tables import render_text_table
 from loadgen.base.text import WIDTH
 from loadgen.study.compare import limits, rankings
@@ -28,12 +29,10 @@ from loadgen.study.compare_command import (
     list_passages,
     list_qualities,
     render_csv,
-    write_passages,
 )
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitEstimate
 from loadgen.study.pages.comparison_section import make_quality_section
-from loadgen.study.pages.page_parts import CurveStyle
 from loadgen.study.quality.quality_passage import RowQuality, make_quality_passage
 from loadgen.study.quality.quality_record import BACKWARD, Quality, describe_usual_kl
 from loadgen.study.run_summary import Reported
@@ -197,7 +196,7 @@ def test_a_faster_row_far_from_the_reference_may_be_broken() -> None:
 
 
 def test_every_form_of_a_comparison_has_the_quality() -> None:
-    text, markdown = (write_passages(list_passages(ALL, ()), form) for form in (False, True))
+    text, markdown = (render_passages(list_passages(ALL, ()), form) for form in (False, True))
     assert "\nQuality, against the reference\n" in text
     assert max(map(len, text.splitlines())) <= 80
     assert "### Quality, against the reference\n\n| checkpoint | KL | same first % |" in markdown
@@ -213,7 +212,7 @@ def test_every_form_of_a_comparison_has_the_quality() -> None:
 
 def test_a_comparison_without_quality_has_nothing_of_it() -> None:
     found = compared(made_qualities.rows("a", SLOW, None), made_qualities.rows("b", FAST, None))
-    assert "uality" not in write_passages(list_passages(found, ()))
+    assert "uality" not in render_passages(list_passages(found, ()))
     assert "kl" not in render_csv(found, ()).splitlines()[0]
     assert '"quality"' not in json.dumps(encode_comparison(found, ()))
 
@@ -226,7 +225,7 @@ def search(name: str, value: float, found: Quality | None) -> StoredLimit:
 def test_searches_for_a_limit_have_the_quality_in_every_form_too() -> None:
     searches = [search("bf16", 10.0, reference()), search("fp8", 18.0, NEAR)]
     compared = limits.compare_limits(searches, ComparisonOptions())
-    text = write_passages(list_passages((), compared))
+    text = render_passages(list_passages((), compared))
     assert "\nQuality, against the reference\ncheckpoint" in text
     assert "fp8: same within 0.01 nats a token" in text
     lines = [*csv.DictReader(io.StringIO(render_csv((), compared)))]

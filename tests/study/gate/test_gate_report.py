@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from loadgen.base.errors import ExitCode
-from loadgen.base.text import WIDTH
+from loadgen.base.passages import render_passages
 from loadgen.study.gate.gate_record import make_gate_metric
 from loadgen.study.gate.gate_report import (
     GateResult,
     encode_result,
+    make_gate_passage,
     render_junit,
     render_markdown,
-    render_text,
 )
 from loadgen.study.gate.gate_verdict import GatePlan, GateSeries, judge_gate
 
@@ -56,11 +56,10 @@ REFUSED = GateResult(PLAN, reasons=("machine: on H20, baseline Thor", "concurren
         (REFUSED, ExitCode.INCOMPARABLE, "incomparable: machine: on H20, baseline Thor"),
     ],
 )
-def test_an_outcome_is_a_code_and_the_last_line(result: GateResult, code: ExitCode, sentence: str) -> None:
-    text = render_text(result)
+def test_an_outcome_is_a_code_and_the_first_line(result: GateResult, code: ExitCode, sentence: str) -> None:
+    text = render_passages([make_gate_passage(result)])
     assert (result.code, result.sentence) == (code, sentence)
-    assert " ".join(text.split()).endswith(f"gate: {sentence}")
-    assert [line for line in text.splitlines() if len(line) > WIDTH] == []
+    assert " ".join(text.split()).startswith(f"gate: {sentence}")
 
 
 def test_undecided_has_the_number_of_pairs_that_would_decide() -> None:
@@ -76,14 +75,6 @@ def test_undecided_has_the_number_of_pairs_that_would_decide() -> None:
     assert UNDECIDED.code == ExitCode.UNDECIDED
 
 
-def test_the_table_has_a_row_a_metric_with_its_interval() -> None:
-    lines = render_text(SLOWER).splitlines()
-    assert LOAD in lines
-    (speed,) = (line.split() for line in lines if line.startswith("  tok/s"))
-    assert [*speed[:6], *speed[-3:]] == ["tok/s", "90", "100", "11.1", "%", "slower", "3", "%", "slower"]
-    assert "new: 1 of 5 runs SUSPECT: x" in lines
-
-
 def test_the_json_is_one_line_without_nan() -> None:
     for result in (SLOWER, SAME, FEW, REFUSED):
         line = json.dumps(encode_result(result), allow_nan=False)
@@ -97,7 +88,7 @@ def test_the_json_is_one_line_without_nan() -> None:
 
 def test_the_summary_is_a_heading_a_table_and_its_notes() -> None:
     lines = render_markdown(SLOWER).splitlines()
-    assert lines[0] == "### loadgen gate: slower by more than 3 %: tok/s (5 pairs)"
+    assert lines[0] == "### gate: slower by more than 3 %: tok/s (5 pairs)"
     assert [line.split(" | ")[1] for line in lines if line.startswith("| high")] == ["tok/s", "ttft"]
     assert lines[-1] == "* new: 1 of 5 runs SUSPECT: x"
     assert render_markdown(REFUSED).splitlines()[2:] == ["* concurrency: 8\ufffd, baseline 4"]

@@ -15,6 +15,7 @@ from builders.comparison_samples import told
 from builders.made_answers import answered, keep_campaign, made_quality, speeds
 from builders.made_limits import SPEED, TTFT, limit_record, limit_run, speed_run
 from builders.made_qualities import quality, reference, rows
+from loadgen.base.passages import CurveStyle, Passage
 from loadgen.report.load_identity import Load
 from loadgen.study.answer import answer
 from loadgen.study.compare.comparison import compare_runs
@@ -23,10 +24,8 @@ from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitRecord
 from loadgen.study.pages import comparison_section, outputs
 from loadgen.study.pages.comparison_section import make_limit_sections, make_quality_section
-from loadgen.study.pages.document import Document, compose_document
+from loadgen.study.pages.document import Document, compose_document, render_markdown
 from loadgen.study.pages.html import encode_panel
-from loadgen.study.pages.markdown import render_markdown
-from loadgen.study.pages.page_parts import CurveStyle, PageSection, illustrate
 
 
 def test_each_figure_of_any_row_is_a_panel_with_the_roofline() -> None:
@@ -72,7 +71,7 @@ def test_ladders_are_speed_over_input_length_eight_to_a_panel(count: int) -> Non
     assert list(comparison_section.plot_ladders(runs[::2])) == []  # one length is no ladder
 
 
-def section(record: LimitRecord) -> PageSection:
+def section(record: LimitRecord) -> Passage:
     (made,) = make_limit_sections([StoredLimit(Path("search"), record)])
     return made
 
@@ -178,7 +177,7 @@ def test_the_csv_of_runs_has_the_figures_of_quality() -> None:
 def document(tmp_path: Path) -> Document:
     keep_campaign(tmp_path, {"fp8": made_quality(0.05)})
     runs = speeds(bf16=100, fp8=190)
-    section = illustrate(answer.make_passage(answered(tmp_path, runs)))
+    section = answer.make_passage(answered(tmp_path, runs))
     whole = compose_document(runs, compare_runs(runs, ComparisonOptions()))
     return replace(whole, sections=(section, *whole.sections))
 

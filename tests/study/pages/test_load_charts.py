@@ -13,14 +13,14 @@ from msgspec.structs import replace
 
 from builders import made_runs
 from builders.comparison_samples import told
+from loadgen.base.passages import Curve, CurveStyle, Panel
 from loadgen.base.tables import Number
 from loadgen.report.load_identity import Load
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.knee import Knee
-from loadgen.study.pages import html, load_charts, markdown, picture_files, terminal_plots
+from loadgen.study.pages import document, html, load_charts, picture_files, terminal_plots
 from loadgen.study.pages.document import Document, compose_document
-from loadgen.study.pages.page_parts import Curve, CurveStyle, Panel
 from loadgen.study.run_summary import Reported
 
 
@@ -261,7 +261,7 @@ def test_a_row_a_load_and_a_picture_of_load() -> None:
         "Throughput against concurrency",
     ]  # fmt: skip
     assert not made(several("m")[:1]).section("loads")
-    page, text = html.render_page(found), markdown.render_markdown(found)
+    page, text = html.render_page(found), document.render_markdown(found)
     assert page.count('<section id="loads">') == page.count('<a href="#loads">') == 1
     assert page.count("<h4>Throughput against concurrency</h4>") == 1
     assert '<section id="sweeps">' not in page

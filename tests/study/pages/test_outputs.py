@@ -15,7 +15,7 @@ from builders.loops import loop_over
 from loadgen.base.tables import format_number
 from loadgen.report.load_identity import Load
 from loadgen.study.compare.model import Decision
-from loadgen.study.pages import comparison_section, markdown, outputs
+from loadgen.study.pages import comparison_section, document, outputs
 from loadgen.study.pages.document import compose_document
 from loadgen.study.pages.run_section import make_account
 from loadgen.study.run_summary import FailedCell, Reported
@@ -29,7 +29,7 @@ def campaign() -> str:
     row = made_runs.line("other", (other,), Decision.UNDECIDED, **remarks)
     found = made_runs.comparison(made_runs.line("base", (base,)), row)
     failed = FailedCell(cell=made_runs.cell("other", 1), reason="out of memory")
-    return markdown.render_markdown(compose_document([base, other], [found], [failed], ["x.json: cut"]))
+    return document.render_markdown(compose_document([base, other], [found], [failed], ["x.json: cut"]))
 
 
 def test_a_simulated_run_without_arrivals_is_marked_too() -> None:
@@ -60,7 +60,7 @@ def test_what_is_said_of_three_rows_is_said_once() -> None:
         for number in range(4)
     ]
     found = made_runs.comparison(made_runs.line("base", (run,)), *rows)
-    page = markdown.render_markdown(compose_document([run, run], [found]))
+    page = document.render_markdown(compose_document([run, run], [found]))
     assert page.count("shorter") == 1
     assert "* m0, m1, m2, m3: shorter" in page
     assert "* m2: odd" in page
@@ -74,7 +74,7 @@ def test_every_row_of_a_markdown_table_has_as_many_cells_as_its_head() -> None:
 def test_a_name_is_no_markup_in_markdown() -> None:
     run = made_runs.reported(made_runs.run(model=EVIL), EVIL)
     found = made_runs.comparison(made_runs.line(EVIL, (run,)), made_runs.line("b", (run,), Decision.FASTER))
-    page = markdown.render_markdown(compose_document([run, run], [found]))
+    page = document.render_markdown(compose_document([run, run], [found]))
     outside = re.sub(r"^```text\n.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
     assert "<script" not in outside
     assert "[x](" not in re.sub(r"^<summary>.*$", "", outside, flags=re.MULTILINE)  # nothing is markup there
@@ -83,7 +83,7 @@ def test_a_name_is_no_markup_in_markdown() -> None:
 
 def test_a_fence_in_a_text_does_not_end_its_fence() -> None:
     run = made_runs.reported(made_runs.run(notes=("````",)))
-    page = markdown.render_markdown(compose_document([run]))
+    page = document.render_markdown(compose_document([run]))
     assert "`````text\n" in page
 
 

@@ -16,11 +16,12 @@ from msgspec.structs import replace
 
 from builders import made_runs
 from builders.loops import loop_over
+from loadgen.base.passages import Bar, Curve, CurveStyle, Panel, Spans
 from loadgen.study.compare.model import Decision
 from loadgen.study.pages import comparison_section, html, load_charts, picture_files, run_charts
+from loadgen.study.pages.colours import list_pens
 from loadgen.study.pages.document import compose_document
 from loadgen.study.pages.html import encode_panel
-from loadgen.study.pages.page_parts import Bar, Curve, CurveStyle, Panel, Spans
 from loadgen.study.pages.picture_files import render_picture
 
 EVIL = '<script>alert(1)</script> $x^2$ & "q" --> ]]>'
@@ -150,7 +151,8 @@ def test_a_curve_of_anothers_colour_is_not_in_the_legend() -> None:
     curves = (Curve("m", line, line), Curve("n", line, line), Curve("m, saturated", line, line, of=0))
     panel = Panel("k", "t", "x", curves=curves)
     assert [text for text in read_texts(panel) if text[0] in "mn"] == ["m", "n"]
-    assert panel.pens[2] == panel.pens[0] != panel.pens[1]
+    pens = list_pens(panel)
+    assert pens[2] == pens[0] != pens[1]
 
 
 X = np.array([1.0, 10.0, 123456.789])

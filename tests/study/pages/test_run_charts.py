@@ -11,6 +11,7 @@ from builders import made_attributions as made
 from builders import made_runs
 from builders.loops import loop_over
 from loadgen import __version__
+from loadgen.base.passages import CurveStyle, Panel
 from loadgen.base.structs import replace
 from loadgen.base.tables import Number
 from loadgen.features.attribution.parts import PARTS
@@ -20,8 +21,8 @@ from loadgen.server.sample_file import KeptSamples, SampledSeries
 from loadgen.server.server_counters import ServerSample, ServerWindow
 from loadgen.study.importers.clients import loadgen_runs
 from loadgen.study.pages import html, run_charts
+from loadgen.study.pages.colours import DARK, LIGHT, SHADES
 from loadgen.study.pages.document import compose_document
-from loadgen.study.pages.page_parts import DARK, LIGHT, SHADES, CurveStyle, Panel
 from loadgen.study.pages.run_charts import make_attribution_section, plot_waits
 
 MILLION = made_runs.run(requests=4000, tokens=250, concurrency=64)

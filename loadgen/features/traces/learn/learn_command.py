@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple, cast
 
@@ -19,8 +19,9 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path, write_output
 from loadgen.base.parsing import Parser, integer_between, number_between, parse_arguments
-from loadgen.base.printing import print_text
-from loadgen.base.text import format_count, format_json, label_lines
+from loadgen.base.passages import Passage
+from loadgen.base.printing import print_passages, print_text
+from loadgen.base.text import format_count, format_json
 from loadgen.features.traces.learn import known_logs, log_rows
 from loadgen.features.traces.learn.call_spool import CallSpool
 from loadgen.features.traces.learn.calls import CUT, Call, CallEnd, LogFault, LogFile, Rows, SkippedRow
@@ -124,7 +125,7 @@ def main(argv: Sequence[str]) -> int:
     if options.json:
         print_text(format_json(head.json(), indent=2), sys.stdout)
     else:
-        print_text("\n".join(_list_lines(options.output, head, fidelity)), sys.stdout)
+        print_passages(_list_passages(options.output, head, fidelity))
     return ExitCode.FIGURES
 
 
@@ -209,7 +210,7 @@ def _make_head(
     )
 
 
-def _list_lines(file: str, head: WorkloadHead, fidelity: Fidelity | None) -> Iterator[str]:
+def _list_passages(file: str, head: WorkloadHead, fidelity: Fidelity | None) -> list[Passage]:
     rows: list[tuple[str, str]] = [
         (
             "workload",
@@ -229,10 +230,8 @@ def _list_lines(file: str, head: WorkloadHead, fidelity: Fidelity | None) -> Ite
         rows.append(("scale", f"{head.scale:g} times the log's sessions"))
     rows += [("left out", f"{format_count(count, 'row')}: {why}") for why, count in head.left_out.items()]
     rows += [("note", note) for note in head.notes]
-    yield from label_lines(rows)
-    if fidelity is not None:
-        yield ""
-        yield from fidelity.lines("log", "workload")
+    compared = [] if fidelity is None else [fidelity.make_passage("log", "workload")]
+    return [Passage("", facts=tuple(rows)), *compared]
 
 
 class LogForm(NamedTuple):

@@ -21,11 +21,12 @@ from loadgen.base.printing import (
     add_json_flag,
     print_json,
     print_one_object,
+    print_passages,
     print_text,
     refuse_without_result,
 )
 from loadgen.base.secrecy import hide_secrets
-from loadgen.base.text import align_cells, clean_text, format_count, wrap_chain, wrap_text
+from loadgen.base.text import align_cells, format_count, wrap_chain, wrap_text
 from loadgen.features.sensors import sensor_discovery
 from loadgen.plan.request_sources import Seed
 from loadgen.run.command.credentials import read_api_key
@@ -289,9 +290,7 @@ def _print_comparison(kept: CampaignStore, given: argparse.Namespace) -> list[Ro
     """
     try:
         tables, searches, found = _compare_cells(kept, given)
-        passages = compare_command.list_passages(tables, searches, found)
-        shown = compare_command.write_passages(passages)
-        print_text(clean_text(shown), sys.stdout, end="")
+        print_passages(compare_command.list_passages(tables, searches, found))
         return list(compare_command.list_table_rows(tables, searches))
     except LoadgenError as error:  # the runs are there all the same
         print_text(f"loadgen: {error}", sys.stderr)

@@ -15,7 +15,7 @@ from loadgen.base import files, parsing, signals
 from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import UsageError, decide_exit_code
 from loadgen.base.parsing import integer_between, number_between, parse_with
-from loadgen.base.printing import print_one_object, print_text
+from loadgen.base.printing import print_one_object, print_passages, print_text
 from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
@@ -56,7 +56,8 @@ def main(argv: Sequence[str]) -> int:
         found = find_limit(options, own, command, partial(series_store.print_progress, options.quiet))
         record = found.record
         results.append(record.model_dump(mode="json"))
-        print_text("\n" + limit_record.render_search(record), sys.stdout, end="")
+        print_text("", sys.stdout)
+        print_passages([limit_record.make_search_passage(record)])
         print_text(f"search: {found.kept.directory}", sys.stdout)
         if found.signal:
             resume = series_store.show_resume_command("limit", argv, found.kept.directory)
