@@ -307,12 +307,7 @@ def check_node(node: Node) -> None:
         raise MeasureError(
             f"{node} has loadgen {node.loadgen}, here runs {__version__}: install the same on every node"
         )
-    if strip_patch(node.python) != strip_patch(platform.python_version()):
+    if node.python.split(".")[:2] != list(platform.python_version_tuple()[:2]):
         raise MeasureError(
             f"{node} has Python {node.python}, here runs {platform.python_version()}: use the same on all"
         )
-
-
-def strip_patch(version: str) -> str:
-    """Return the first two parts of a Python version: 3.12 of 3.12.4."""
-    return ".".join(version.split(".")[:2])

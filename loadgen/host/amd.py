@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -103,10 +104,7 @@ class AmdGpus:
 
     def facts(self) -> dict[str, str]:
         """Return the GPUs' names, and the release of their driver."""
-        names: dict[str, int] = {}
-        for where, handle in self.devices.items():
-            name = self._read_name(self._queries(where), handle)
-            names[name] = names.get(name, 0) + 1
+        names = Counter(self._read_name(self._queries(where), each) for where, each in self.devices.items())
         facts = {
             "gpu": ", ".join(f"{n} × {name}" if n > 1 else name for name, n in names.items() if name),
             "gpus": str(len(self.devices) or ""),
@@ -219,10 +217,9 @@ class AmdGpus:
         return untrusted.read_text(untrusted.read_mapping(fields).get("market_name"))
 
     def _read_driver(self) -> str:
-        for handle in self.devices.values():
-            found = self._queries("").get("", partial(self.amdsmi.amdsmi_get_gpu_driver_info, handle))
-            return untrusted.read_text(untrusted.read_mapping(found).get("driver_version"))
-        return ""
+        first = [partial(self.amdsmi.amdsmi_get_gpu_driver_info, each) for each in self.devices.values()][:1]
+        found = self._queries("").get("", *first) if first else None
+        return untrusted.read_text(untrusted.read_mapping(found).get("driver_version"))
 
     def _is_later_partition(self, handle: Any) -> bool:
         """Whether it is a part of a GPU whose first part reports for all of it."""

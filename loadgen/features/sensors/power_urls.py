@@ -368,7 +368,10 @@ class PowerUrls(Sensor):
                 return Reading(missing=(f"{address.shown_url} has more than {_MOST_UNITS} GPUs",))
             sources[unit.where] = unit.source
             for quantity, value in choose_values(of_unit).items():
-                taken = self._count(unit, quantity, value, at_ns, of_unit[0].family.wraps)
+                taken: float | None = value
+                if quantity in COUNTERS:
+                    counter = unit.counters.setdefault(quantity, Counter(value, at_ns))
+                    taken = counter.add(value, at_ns, of_unit[0].family.wraps)
                 if taken is not None:
                     values[quantity, unit.where] = taken
             for row in of_unit:
@@ -377,16 +380,6 @@ class PowerUrls(Sensor):
                     whys = (row.metric.why,) * (row.value > 0) if row.metric.why else name_reasons(row.value)
                     held += [(unit.where, each) for each in whys]
         return Reading(values, tuple(dict.fromkeys(held)) if reports else None, (), sources)
-
-    def _count(self, unit: Unit, quantity: Quantity, value: float, at_ns: int, wraps: bool) -> float | None:
-        """Return a level as it is, and of a counter its total where it was updated since it was last read."""
-        if quantity not in COUNTERS:
-            return value
-        counter = unit.counters.get(quantity)
-        if counter is None:
-            unit.counters[quantity] = Counter(value, at_ns)
-            return None
-        return counter.add(value, at_ns, wraps)
 
     def _find_unit(
         self, key: tuple[str, str, str], rows: Sequence[ExportedValue], address: ServerAddress
