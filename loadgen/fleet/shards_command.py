@@ -10,7 +10,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -37,7 +37,7 @@ _SIZE = re.compile(r"\d{1,6}(\.\d{1,3})?([KMGT]i|[kMGT])?", re.ASCII)
 _PLACE = re.compile("@([A-Z]+)@")
 _MEMORY = "1Gi"
 _OWN = {"--shard": "shard", "--start-at": "start_at", "--run-dir": "run_dir"}  # what is added for each shard
-PROCESSES = 2  # of one worker: one captures, one decodes
+_CPUS = 2  # of one worker: one captures, one decodes
 
 
 def shards_parser() -> argparse.ArgumentParser:
@@ -89,13 +89,8 @@ def main(argv: Sequence[str], clocks: Clock = SYSTEM_CLOCK) -> int:
         return ExitCode.FIGURES if own else ExitCode.USAGE
     asked = parse_arguments(parser, own)
     plan = plan_launch(asked.shards, flags)
-    if plan.headers:
-        names = ", ".join(plan.headers)
-        warn(
-            f"--header is printed as it was given ({names}): a key goes in the environment, or --api-key-file"
-        )
-    for flag in plan.secret_flags:
-        warn(f"{flag} is printed as it was given, and its value holds what seems to be a key or a password")
+    for line in plan.warnings:
+        warn(line)
     print_text(_make_text(asked, plan, clocks), sys.stdout, end="")
     return ExitCode.FIGURES
 
@@ -145,7 +140,7 @@ def _describe_job(asked: argparse.Namespace, plan: LaunchPlan, start_s: int) -> 
     directory = f"{asked.name}-{start_s}"
     shard = ("--shard", f"auto/{plan.shards}", "--start-at", str(start_s))
     words = [*plan.words, *shard, "--run-dir", f"/runs/{directory}", "--quiet"]
-    texts = {
+    return {
         "NAME": _quote(asked.name),
         "IMAGE": _quote(asked.image),
         "CLAIM": _quote(asked.claim),
@@ -153,9 +148,10 @@ def _describe_job(asked: argparse.Namespace, plan: LaunchPlan, start_s: int) -> 
         "INSTANT": str(PlannedStart(start_s * SECOND_NS)),
         "DIRECTORY": directory,
         "COMMAND": _quote([word.replace("$", "$$") for word in words]),
+        "NAMESPACE": "" if asked.namespace is None else _quote(asked.namespace),
+        "SECRET": "" if asked.secret is None else _quote(secret),
+        "KEY": "" if asked.secret is None else _quote(key),
     }
-    texts |= {"NAMESPACE": _quote(asked.namespace)} if asked.namespace is not None else {}
-    return texts | ({"SECRET": _quote(secret), "KEY": _quote(key)} if asked.secret is not None else {})
 
 
 def _quote(value: str | Sequence[str]) -> str:
@@ -164,33 +160,22 @@ def _quote(value: str | Sequence[str]) -> str:
 
 
 def _fill(name: str, texts: Mapping[str, str]) -> str:
-    """Fill the places of a template, as @NAME@; a line with one that has no text is left out."""
+    """Fill the places of a template, as @NAME@; a line with one whose text is empty is left out."""
     package = Path(__file__).parents[1]
     inside = package / "launching"
     template = (inside if inside.is_dir() else package.parent / "docs/launching") / name
     lines = template.read_text("utf-8").splitlines(keepends=True)
-    kept = (line for line in lines if texts.keys() >= set(_PLACE.findall(line)))
+    kept = (line for line in lines if all(texts[place] for place in _PLACE.findall(line)))
     return _PLACE.sub(lambda place: texts[place[1]], "".join(kept))
 
 
 class LaunchPlan(msgspec.Struct, frozen=True):
-    """A command that several processes are to run: `bench` with these flags, and one seed for all."""
+    """A command that several processes are to run: `bench` with its flags, and one seed for all."""
 
     shards: int
-    flags: tuple[str, ...]
-    workers: int = 1  # in each
-    headers: tuple[str, ...] = ()  # names of those that stand in the flags, with their values
-    secret_flags: tuple[str, ...] = ()  # other flags whose values hold what seems to be a key
-
-    @property
-    def cpus(self) -> int:
-        """The CPUs that a shard keeps busy at most: two per worker."""
-        return PROCESSES * self.workers
-
-    @property
-    def words(self) -> list[str]:
-        """The command without what each shard is given for itself."""
-        return ["loadgen", "bench", *self.flags]
+    words: list[str]  # without what each shard is given for itself
+    cpus: int  # that a shard keeps busy at most
+    warnings: list[str]  # of values that are printed, and hold what seems to be a key
 
 
 def plan_launch(shards: int, flags: Sequence[str]) -> LaunchPlan:
@@ -206,8 +191,12 @@ def plan_launch(shards: int, flags: Sequence[str]) -> LaunchPlan:
     _check(options, shards)
     seed = [] if options.seed is not None else ["--seed", str(Seed.draw().value)]
     workers = max(options.workers, 1)  # of `auto` it is known only where the shards run
-    secret = tuple(_list_secret_flags(words, options))
-    return LaunchPlan(shards, (*words, *seed), workers, tuple(options.headers), secret)
+    return LaunchPlan(
+        shards,
+        ["loadgen", "bench", *words, *seed],
+        _CPUS * workers,
+        [*_warn_of_headers(options), *_warn_of_secrets(words, options)],
+    )
 
 
 def _check(options: Options, shards: int) -> None:
@@ -232,15 +221,23 @@ def _check(options: Options, shards: int) -> None:
         raise UsageError(f"--shards {shards}: --max-concurrency {most} has slots for no more than {most}")
 
 
-def _list_secret_flags(words: Sequence[str], options: Options) -> list[str]:
-    """List a command's flags, except --header, whose values are secret by name or form."""
+def _warn_of_headers(options: Options) -> Iterator[str]:
+    if options.headers:
+        yield (
+            f"--header is printed as it was given ({', '.join(options.headers)}): a key goes in the "
+            "environment, or --api-key-file"
+        )
+
+
+def _warn_of_secrets(words: Sequence[str], options: Options) -> Iterator[str]:
+    """Warn of a command's flags, except --header, whose values are secret by name or form."""
     known = Secrets.collect(
         tables=(options.overrides, options.launching.settings), url=options.endpoint or ""
     )
-    flags: dict[str, None] = {}
-    flag = ""
+    flags, flag = dict[str, None](), ""
     for word, shown in zip(words, hide_argument_secrets(words), strict=True):
         flag = word.partition("=")[0] if word.startswith("-") else flag
         if flag != "--header" and (shown != word or known.conceal(word) != word):
             flags[flag] = None
-    return list(flags)
+    for flag in flags:
+        yield f"{flag} is printed as it was given, and its value holds what seems to be a key or a password"
