@@ -120,7 +120,7 @@ class VirtualServer:
     script: Callable[[Asked], Answer]
     greeting: bytes = b""  # written as soon as a connection is made
     accepts: Callable[[int], bool] = lambda number: True  # False: reset at once
-    refuses: bool = False  # nothing listens
+    refuses: bool = False  # nothing listens, or the server has died
     silent: bool = False  # no connection is ever made
     write_ns: int = WRITE_NS
     poll_ns: int = POLL_NS
@@ -133,6 +133,7 @@ class VirtualServer:
     away_ns: Callable[[int], int] = lambda now_ns: 0  # how long the client does not run from this poll on
     cpu_share: float = 0.1  # of a core that the client uses
     tcp_info: Callable[[Connection], bytes] = lambda connection: b""  # b"": of a kernel that counts nothing
+    heed: Callable[[Asked], None] = lambda asked: None  # called before a request is answered
 
     def __post_init__(self) -> None:
         self._received: dict[int, bytearray] = {}
@@ -180,7 +181,7 @@ class VirtualServer:
 
     def receive(self, connection: Connection, data: bytes) -> None:
         """Take what a client sent, and answer the request that is whole with it."""
-        if connection.number in self._gone:
+        if connection.number in self._gone or self.refuses:
             self.time.after(LATENCY_NS, partial(connection.end, reset=True))
             return
         received = self._received[connection.number]
@@ -199,6 +200,7 @@ class VirtualServer:
         self._on_connection[connection.number] += 1
         asked = Asked(connection.number, on_connection, len(self.asked), head.decode("latin-1"), body)
         self.asked.append(asked)
+        self.heed(asked)
         self.answer(connection, asked)
 
     def answer(self, connection: Connection, asked: Asked) -> None:
@@ -237,6 +239,8 @@ class VirtualServer:
 
     def write(self, connection: Connection, data: bytes) -> None:
         """Send something to the client."""
+        if self.refuses:
+            self.leave(connection, reset=True)
         self.time.after(LATENCY_NS, partial(connection.arrive, data))
 
     def leave(self, connection: Connection, reset: bool) -> None:

@@ -58,8 +58,8 @@ class VirtualServing:
 class _Latest:
     """The virtual server that was begun last; all have one clock."""
 
-    def __init__(self) -> None:
-        self.time = VirtualTime()
+    def __init__(self, heed: Callable[[Asked], None]) -> None:
+        self.time, self.heed = VirtualTime(), heed
         self.server: VirtualServer | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -68,13 +68,13 @@ class _Latest:
     def begin(self, flags: Sequence[str]) -> None:
         """Begin an embedded engine."""
         flags = ["--preset", engine_cli.parser().get_default("preset"), *flags]
-        self.server = EngineServer(lambda _: Answer([]), flags=flags, time=self.time)
+        self.server = EngineServer(lambda _: Answer([]), flags=flags, time=self.time, heed=self.heed)
 
 
 @contextmanager
-def virtual_engines() -> Iterator[None]:
-    """Have each run that starts an embedded engine take place on a virtual one."""
-    latest: Any = _Latest()
+def virtual_engines(heed: Callable[[Asked], None] = lambda asked: None) -> Iterator[None]:
+    """Have each run that starts an embedded engine take place on a virtual one, which calls `heed`."""
+    latest: Any = _Latest(heed)
 
     class Embedded:
         """As the real one, which is a process."""

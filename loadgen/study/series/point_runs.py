@@ -20,6 +20,7 @@ from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Cell
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
+from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 from loadgen.run.attach import attach
 from loadgen.run.command.options import Options
@@ -138,6 +139,17 @@ def measure_point(session: Session, workload: Profile, seed: Seed, place: Path) 
         reason = f"{reason}: {why_gone}" if reason else f"the server ended during the run: {why_gone}"
     ended_by = run.facts.signal or kept.signal
     return MeasuredPoint(run, directory, reason, _measure_since_s(began_ns), ended_by, bool(why_gone), died)
+
+
+def read_point(directory: Path) -> MeasuredPoint | None:
+    """Read the whole run that a directory holds as it was measured; None where there is none."""
+    try:
+        run = run_directory.load(directory)
+    except UsageError:
+        return None
+    if explain_unfinished(run) and not run.facts.saturated:
+        return None
+    return MeasuredPoint(run, directory, duration_s=run.metrics.duration_s)
 
 
 def explain_unfinished(run: Result) -> str:

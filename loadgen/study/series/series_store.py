@@ -125,7 +125,8 @@ class SeriesStore:
             try:
                 yield
             finally:
-                self.drop_unfinished()
+                with contextlib.suppress(StoreError):  # the next process finds it
+                    self.drop_unfinished()
 
     def replace(self, path: Path, value: object) -> None:
         """Replace a file's content by a value as JSON, whole or not at all; raises StoreError."""

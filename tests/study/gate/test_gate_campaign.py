@@ -14,11 +14,9 @@ from builders.loops import loop_over
 from fakes.virtual_serving import virtual_engines
 from loadgen import cli
 from loadgen.base.errors import ExitCode
-from loadgen.base.signals import Stopped
 from loadgen.study.gate.gate_campaign import interleave
 from loadgen.study.series.campaign import arms, campaign_file
 from loadgen.study.series.campaign.campaign_command import CampaignRequest
-from loadgen.study.series.campaign.execution import Execution
 
 # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -119,38 +117,22 @@ def test_arms_of_other_loads_are_not_measured(tmp_path: Path, capsys: pytest.Cap
     assert "<error" in Path("gate.xml").read_text("utf-8")
 
 
-def test_an_interrupted_gate_goes_on_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gate_is_resumed_as_it_was_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path, *OTHER)
-    kept = Execution.keep
-
-    def stop_at_the_third(self: Execution, step: Any, point: Any) -> None:
-        if len(self.done) == 2:
-            raise Stopped(2)
-        kept(self, step, point)
-
-    monkeypatch.setattr(Execution, "keep", stop_at_the_third)
-    asked = ["--alpha", "0.04", "--junit", "gate.xml", "--json"]
-    assert gate(path, *asked) == ExitCode.INTERRUPTED
-    resume = re.findall(r"resume with: loadgen gate (.+)", capsys.readouterr().err)[0].split()
-    monkeypatch.setattr(Execution, "keep", kept)
-    place = the_directory()
-    before = cells(place)
-    assert len(before) == 2
+    assert gate(path, "--alpha", "0.04", "--max-pairs", "4", "--json") == ExitCode.SLOWER
+    again = ["--alpha", "0.04", "--json", "--resume", str(the_directory())]
     for words, begun in (
         (["--margin", "9%"], r"metrics: .+ \(margin 3 %\)"),
         (["--max-pairs", "9"], r"max_pairs: \d+"),
         (["--metric", "ttft"], r"metrics: .+ \(margin 3 %\)"),
         (["--alpha", "0.1"], "alpha: 0.04"),
     ):
-        assert gate(resume[0], *resume[1:], *words) == ExitCode.USAGE
+        assert gate(path, *again, *words) == ExitCode.USAGE
         said = capsys.readouterr().err
         assert re.search(rf"was begun as another gate \({begun}\): resume it as it was begun", said), said
-    assert gate(resume[0], *resume[1:]) == ExitCode.SLOWER
+    assert gate(path, *again, "--junit", "gate.xml") == ExitCode.SLOWER
     assert json.loads(capsys.readouterr().out)["alpha"] == 0.04
     assert Path("gate.xml").exists()
-    assert set(before) < set(cells(the_directory()))
 
 
 @pytest.mark.whole

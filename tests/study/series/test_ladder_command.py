@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from decimal import Decimal
 from pathlib import Path
@@ -206,22 +205,6 @@ def test_a_server_that_does_not_start_at_all_is_told_and_has_no_tables(
     assert said.out == ""
     assert said.err.startswith("loadgen: command ended with 1 before it was ready")
     assert [path.name for path in directory().rglob("*") if path.is_file()] == ["server.log"]
-
-
-@pytest.mark.whole
-def test_ctrl_c_keeps_the_rows_so_far_and_what_the_last_had_measured(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = f"""
-def heed(asked):
-    if asked.number == 5:  # the first token, two of the first rung, and one of the second
-        os.kill({os.getpid()}, signal.SIGINT)
-        time.sleep(1000)
-Server(heed).serve()"""
-    assert on(launch_command(tmp_path, code)) == 130
-    assert outcome() == [(1, "measured"), (8, "measured")]
-    assert rows()[1].note.startswith("1 of 2 failed: cancelled")
-    assert f"tables and runs: {directory()}" in capsys.readouterr().out
 
 
 def test_the_published_row_of_the_same_model_stands_beside_ours(capsys: pytest.CaptureFixture[str]) -> None:

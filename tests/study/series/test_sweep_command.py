@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +13,6 @@ import pytest
 from builders.loops import loop_over
 from builders.serving_scripts import launch_command
 from fakes.scripted_server import closed_port
-from fakes.supervised import MARK, PATIENCE_S, marked, running, until
 from fakes.virtual_serving import virtual_engines
 from loadgen import cli
 from loadgen.base.errors import UsageError
@@ -99,52 +94,6 @@ def test_a_sweep_leaves_a_run_and_a_row_for_each_point(capsys: pytest.CaptureFix
     assert not (store.directory / "unfinished").exists()
 
 
-@pytest.mark.whole
-@pytest.mark.timeout(180)  # many runs in turn
-def test_killed_after_five_of_twelve_and_resumed_it_is_the_same_sweep(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with virtual_engines():
-        assert sweep(*TWELVE, "--run-dir", "undisturbed") == 0
-    undisturbed = table(capsys.readouterr().out)
-    assert len(undisturbed) == 12
-    argv = [sys.executable, "-m", "loadgen", "sweep", *TWELVE, "--run-dir", "killed"]
-    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    until(lambda: len(list(Path("killed").glob("*/points/*"))) >= 5, "five points")
-    process.kill()
-    process.wait(PATIENCE_S)
-    before = {path: path.read_bytes() for path in Path("killed").glob("*/points/*/result.json")}
-    assert 5 <= len(before) < 12
-    with virtual_engines():
-        assert sweep(*TWELVE, "--run-dir", "killed", "--resume") == 0
-    assert table(capsys.readouterr().out) == undisturbed
-    assert digests(the_store("killed")) == digests(the_store("undisturbed"))  # each server was empty
-    assert {path: path.read_bytes() for path in before} == before
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_in_a_point_ends_a_sweep_with_what_is_known(number: int, code: int) -> None:
-    words = ("--preset", "instant", "--vary", "num_prompts=6,40000,8", *TINY[:4])
-    argv = [sys.executable, "-m", "loadgen", "sweep", "--max-concurrency", "2", *words, *TINY[6:]]
-    mark = f"sweep {os.getpid()} {code}"
-    with Path("shown").open("w") as shown:
-        process = subprocess.Popen(argv, stdout=shown, env={**os.environ, MARK: mark})
-    # Its second point lasts minutes; the journal grows once requests have ended.
-    journals = (Path("runs"), "*/unfinished/001-*/*/journal.bin")
-    until(lambda: any(path.stat().st_size > 10**5 for path in Path.glob(*journals)), "the second point")
-    process.send_signal(number)
-    assert process.wait(PATIENCE_S) == code
-    until(lambda: not marked(mark), "no process is left")
-    store, lines = the_store(), Path("shown").read_text("utf-8").splitlines()
-    assert states(store) == ["done", "planned", "planned"]
-    assert f"1 of 3 points are finished: {store.directory}" in lines
-    assert lines[-2] == "interrupted: 1 of 3 points are finished"
-    assert lines[-1].startswith("resume with: loadgen sweep ")
-    assert lines[-1].endswith(f" --resume {store.directory}")
-    assert [path.name for path in store.directory.glob("interrupted/*")] == ["001-num_prompts-40000"]
-
-
 def test_another_sweep_is_not_resumed(capsys: pytest.CaptureFixture[str]) -> None:
     assert sweep("--preset", "instant", "--concurrency", "1,2", *TINY) == 0
     place = str(the_store().directory)
@@ -161,49 +110,6 @@ def starts() -> list[Path]:
 
 def launched(tmp_path: Path, code: str, *words: str) -> int:
     return sweep("--launch-command", launch_command(tmp_path, code), *words, *TINY[2:])
-
-
-@pytest.mark.whole
-def test_a_server_that_dies_of_a_point_is_restarted(tmp_path: Path) -> None:
-    code = "Server(lambda asked: die(9, 'CUDA out of memory') if asked.prompt_tokens > 8 else None).serve()"
-    assert launched(tmp_path, code, "--vary", "input_len=4,64,8", "--max-concurrency", "1") == 0
-    swept = points(the_store())
-    assert [(point.settings, point.state, point.directory.split("/")[0]) for point in swept] == [
-        ({"input_len": 4}, "done", "points"),
-        ({"input_len": 64}, "failed", "failed"),
-        ({"input_len": 8}, "done", "points"),
-    ]
-    assert "the GPU's memory ran out" in swept[1].reason
-    assert len(starts()) == 2
-    assert len(result_sources.read_sources([str(the_store().directory)]).reported) == 2
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize(
-    ("lengths", "expected"),
-    [("4,64,8", ["done", "failed", "planned"]), ("64,4,8", ["failed", "planned", "planned"])],
-)
-def test_a_sweep_stops_at_the_point_whose_server_is_gone(
-    lengths: str, expected: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = "Server(lambda asked: die(9, '') if asked.prompt_tokens > 8 else None).serve()"
-    words = ("--vary", f"input_len={lengths}", "--max-concurrency", "1", *TINY[2:-1])
-    port = closed_port()
-    with running(launch_command(tmp_path, code), port) as base_url:
-        assert sweep("--base-url", base_url, *words) == 1
-    shown, failure = capsys.readouterr()
-    assert states(the_store()) == expected
-    (reason,) = {point.reason for point in points(the_store()) if point.state == "failed"}
-    failed = ", 1 failed"
-    assert "/health does not answer" in reason
-    assert f"input_len=64: FAILED: {reason}" in " ".join(shown.split())
-    assert f"{expected.count('done')} of 3 points are finished{failed}: {the_store().directory}" in shown
-    assert "the server answers no more: start it again; resume with: loadgen " in failure
-    assert f"--resume {the_store().directory}" in failure
-    with running(launch_command(tmp_path, "Server().serve()"), port) as base_url:
-        again = ("--base-url", base_url, *words, "--resume", str(the_store().directory))
-        assert sweep(*again) == 0
-    assert states(the_store()) == ["done"] * 3
 
 
 @pytest.mark.whole

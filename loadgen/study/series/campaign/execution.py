@@ -301,7 +301,8 @@ class Execution:
         seed, kept = Seed(record.seed, self.seed.chosen, apart=apart), SeriesStore(place, "limit")
         search = LimitSearch(self._servers, planned.workload, goals, record, kept, seed, self.say)
         self.say(f"{planned.label}: searching")
-        found = limit_record.describe_limit(search.find())
+        with kept.lock():
+            found = limit_record.describe_limit(search.find())
         if search.signal:
             raise signals.Stopped(search.signal)
         if search.record.ended == "server-died":

@@ -35,7 +35,7 @@ from loadgen.study.series import series_store
 from loadgen.study.series.limit import limit_answer
 from loadgen.study.series.limit.limit_search import LimitSearch
 from loadgen.study.series.point_runs import PointServers
-from loadgen.study.series.series_store import SeriesStore
+from loadgen.study.series.series_store import SeriesStore, StoreError
 from loadgen.verdict.verdict import Level
 
 _MOST_RUNS = 1000
@@ -134,7 +134,13 @@ def find_limit(
             asked = continue_search(LimitRecord.read(kept.directory), asked, options.seed)
         seed = Seed(asked.seed, chosen=options.seed is not None)
         found = LimitSearch(servers, workload, goals, asked, kept, seed, say)
-        found.find()
+        try:
+            found.find()
+        except StoreError as error:
+            if names is LOAD_KEYS:
+                raise
+            resume = series_store.show_resume_command("limit", command[2:], kept.directory)
+            raise StoreError(f"{error}; when it can be written: {resume}") from None
     return found
 
 

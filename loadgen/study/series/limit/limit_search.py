@@ -36,13 +36,20 @@ from loadgen.study import limit_record
 from loadgen.study.limit_record import LimitRecord, LimitRun, ObjectiveFigures, SearchEnd, name_percentile
 from loadgen.study.series.limit import limit_answer, search
 from loadgen.study.series.limit.search import NextRun, SearchSettings, Trial
-from loadgen.study.series.point_runs import MeasuredPoint, PointServers, Step, measure_point, run_series
+from loadgen.study.series.point_runs import (
+    MeasuredPoint,
+    PointServers,
+    Step,
+    measure_point,
+    read_point,
+    run_series,
+)
 from loadgen.study.series.series_store import SeriesStore
 from loadgen.study.series.time_estimate import format_duration
 from loadgen.study.sweep_record import LoadAxis
 from loadgen.verdict.verdict import Level
 
-RUNS, PROBE = "runs", "probe"
+RUNS = "runs"
 _PROBED = 5  # requests, one at a time
 _NO_DELAYS = "none"  # of --turn-delays
 _REACH = 64.0  # the lowest rate that is tried, as a divisor of the first, and the root of the highest one
@@ -105,13 +112,21 @@ class LimitSearch:
         return Step(step, workload.model_copy(update={"slo": ", ".join(map(str, self.objectives))}))
 
     def measure(self, step: Step[NextRun | None], session: Session) -> MeasuredPoint:
-        """Count the attempt in the record, and measure a run with prompts that no attempt sent before."""
-        attempt, number = self.record.attempts, 0 if step.what is None else len(self.record.runs) + 1
+        """Count the attempt in the record, measure a run with new prompts, and move it to its place.
+
+        A run that is there already, since the search died before the record followed, is not made again.
+        """
+        number = 0 if step.what is None else len(self.record.runs) + 1
+        name = f"{number:03}-{'alone' if step.what is None else f'{step.what.load:g}'}"
+        if (kept := read_point(self.kept.directory / RUNS / name)) is not None:
+            return kept
+        attempt = self.record.attempts
         self._keep(attempts=attempt + 1)
-        place = self.kept.directory / (PROBE if step.what is None else RUNS)
-        return measure_point(
-            session, step.workload, replace(self.seed, repeat=number, attempt=attempt), place
-        )
+        seed = replace(self.seed, repeat=number, attempt=attempt)
+        point = measure_point(session, step.workload, seed, self.kept.begin(name))
+        if point.directory is None or point.signal:
+            return point
+        return replace(point, directory=self.kept.finish(name, point.directory))
 
     def keep(self, step: Step[NextRun | None], point: MeasuredPoint) -> None:
         """Write what the probe or a run showed to the record; one that a signal ended is not kept.

@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-import csv
-import errno
 import json
 import os
-import random
 import re
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytest
 
 from builders.campaign_files import INSTANT, TINY, cells, contents, facts, failures, the_directory, written
 from builders.serving_scripts import engine_command, launch_command
 from fakes.scripted_server import Answer, Asked, api, closed_port, stream, whole
-from fakes.supervised import PATIENCE_S, until
-from fakes.virtual_serving import VirtualServing, virtual_engines
+from fakes.virtual_serving import VirtualServing
 from loadgen import cli
-from loadgen.base import files
 from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import UsageError
 from loadgen.facts.run_facts import Cell
 from loadgen.host.sensor import Reading, Sensor
 from loadgen.plan.profile import build
 from loadgen.records.journal import JOURNAL
-from loadgen.records.record import Records
-from loadgen.report import run_directory
 from loadgen.report.run_directory import load
 from loadgen.run import session
 from loadgen.run.command.options import Options
-from loadgen.run.session import Session
 from loadgen.study.series.campaign import arms, campaign_command, execution
 from loadgen.study.series.campaign.arms import Planned
 from loadgen.study.series.campaign.campaign_file import CoolDown
@@ -277,33 +266,6 @@ def test_a_campaign_whose_every_cell_failed_says_so(
     assert compared == []
 
 
-@pytest.mark.whole
-def test_ctrl_c_drops_the_running_cell_and_prints_how_to_resume(
-    tmp_path: Path, ports: list[int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = f"""
-def heed(asked):
-    if asked.number == 3:
-        os.kill({os.getpid()}, signal.SIGINT)
-        time.sleep(1000)
-Server(heed).serve()"""
-    path = written(tmp_path, AB[0], serving(tmp_path, "B", code))
-    assert campaign(path) == 130
-    place = the_directory()
-    assert cells(place) == ["r0-A-embedded-tiny"]
-    assert failures(place) == {}
-    assert not (place / "unfinished").exists()
-    out = capsys.readouterr().out
-    resume = f"loadgen campaign {path} --allow-launch --resume {place}"
-    assert f"1 of 4 cells are finished\nresume with: {resume}" in out
-    kept, script = contents(place / "cells"), tmp_path / "B" / "server.py"
-    script.write_text(script.read_text("utf-8").replace("asked.number == 3", "False"), "utf-8")
-    assert campaign(path, "--resume", str(place), "--quiet") == 0
-    assert len(cells(place)) == 4
-    assert {name: contents(place / "cells")[name] for name in kept} == kept
-    assert len(ports) == 3
-
-
 class Hot(Sensor):
     """A sensor that cools down by ten degrees a look."""
 
@@ -362,56 +324,6 @@ def prompts(directory: Path) -> dict[str, str]:
     return {known: facts(directory, known)["plan_digest"] for known in cells(directory)}
 
 
-@pytest.mark.whole
-@pytest.mark.timeout(180)  # many runs in turn
-def test_killed_at_any_point_and_resumed_it_ends_as_if_it_had_not_been(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = written(tmp_path, *AB, repeats=3, seed=7)
-    with virtual_engines():
-        assert quietly(path, "--run-dir", "undisturbed") == 0
-    argv = [sys.executable, "-m", "loadgen", "campaign", str(path), "--run-dir", "killed", "--quiet"]
-    where = random.Random(5)
-    kept: dict[str, bytes] = {}
-    for finished in (0, 1, 3, 4):
-        resume = ["--resume"] if finished else []
-        process = subprocess.Popen([*argv, *resume], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        until(lambda n=finished, p=process: _reached(n) or p.poll() is not None, "that many cells")  # type: ignore[misc]
-        time.sleep(where.uniform(0.0, 0.4))
-        process.kill()
-        assert process.communicate(timeout=PATIENCE_S)[1] == b""
-        place = the_directory(Path("killed"))
-        now_there = contents(place / "cells")
-        assert {name: now_there[name] for name in kept} == kept
-        for known in cells(place):
-            assert load(place / "cells" / known).records.ok.all()
-        kept = now_there
-    last = subprocess.run([*argv, "--resume"], check=False, capture_output=True, text=True)
-    assert (last.returncode, last.stderr) == (0, "")
-    assert "(baseline)\n" in last.stdout
-    assert f"6 of 6 cells are finished: {place}" in last.stdout
-    now_there = contents(place / "cells")
-    assert {name: now_there[name] for name in kept} == kept
-    assert prompts(place) == prompts(the_directory(Path("undisturbed")))
-    assert failures(place) == {}
-    assert not (place / "unfinished").exists()
-    assert _table(place, capsys) == _table(the_directory(Path("undisturbed")), capsys)
-
-
-def _table(directory: Path, capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
-    """Rows and figures of the comparison, and of how many runs each is."""
-    capsys.readouterr()
-    assert cli.main(["compare", str(directory), "--csv"]) == 0
-    lines = list(csv.DictReader(capsys.readouterr().out.splitlines()))
-    assert {line["checkpoint"] for line in lines} == {"A", "B"}
-    return [[line[key] for key in ("load", "checkpoint", "baseline", "figure", "runs")] for line in lines]
-
-
-def _reached(finished: int) -> bool:
-    found = Path("killed").glob("*/cells/*")
-    return len(list(Path("killed").glob("*/campaign.json"))) == 1 and len(list(found)) >= finished
-
-
 def test_a_campaign_grows(tmp_path: Path) -> None:
     assert quietly(written(tmp_path, AB[0], repeats=1)) == 0
     place = the_directory()
@@ -466,26 +378,6 @@ def planned(name: str = "A") -> Planned:
     return arms.plan_cell(cell, build({"name": "p"}), Options())
 
 
-def a_run(store: CampaignStore, one: Planned) -> Path:
-    """Something that was measured, not yet kept."""
-    made = store.begin(one.id) / "20260101-000000-p"
-    made.mkdir()
-    (made / "result.json").write_text("{}", "utf-8")
-    return made
-
-
-def test_a_finished_cell_is_there_whole_and_its_failure_is_forgotten(tmp_path: Path) -> None:
-    store, one = CampaignStore(tmp_path / "c"), planned()
-    store.fail(one.id, "no", read_wall_clock(), a_run(store, one))
-    assert (store.list_finished(), store.list_failed()) == (set(), {one.id})
-    assert (tmp_path / "c" / "failed" / one.id / "result.json").exists()
-    store.fail(one.id, "no again", read_wall_clock())
-    assert failures(tmp_path / "c") == {one.id: "no again"}
-    store.finish(one.id, a_run(store, one))
-    assert (store.list_finished(), store.list_failed()) == ({one.id}, set())
-    assert sorted(contents(tmp_path / "c")) == [f"cells/{one.id}/result.json"]
-
-
 def _holds(directory: Path, ready: int) -> None:
     with CampaignStore(directory).lock():
         os.write(ready, b"x")
@@ -518,60 +410,6 @@ def test_a_strangers_directory_that_links_elsewhere_is_refused(tmp_path: Path, n
     with pytest.raises(UsageError, match="symbolic link"):
         CampaignStore(tmp_path / "campaign").lock().__enter__()
     assert [(path.name, path.read_text()) for path in own.iterdir()] == [("kept", "own")]
-
-
-def test_a_full_disk_ends_the_campaign_and_what_is_done_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    finish = CampaignStore.finish
-
-    def full(self: CampaignStore, step: str, directory: Path) -> None:
-        if step.startswith("r0-B"):
-            with self.writing():
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        finish(self, step, directory)
-
-    monkeypatch.setattr(CampaignStore, "finish", full)
-    path = written(tmp_path, *AB)
-    assert quietly(path) == 1
-    place = the_directory()
-    err = capsys.readouterr().err
-    assert f"cannot write {place}: No space left on device; 1 of 4 cells are finished; when it can" in err
-    assert f"loadgen campaign {path} --allow-launch --quiet --resume {place}" in err
-    assert err.count("\n") == 1
-    assert cells(place) == ["r0-A-embedded-tiny"]
-    assert failures(place) == {}
-    monkeypatch.setattr(CampaignStore, "finish", finish)
-    assert quietly(path, "--resume") == 0
-    assert len(cells(place)) == 4
-
-
-@pytest.mark.parametrize("how", ["records", "report", "log"])
-def test_a_disk_that_fills_while_a_run_is_written_ends_the_campaign_too(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    path = written(tmp_path, INSTANT)
-    if how == "report":
-        write_whole = files.write_whole
-
-        def some(path: Path, write: Callable[[BinaryIO], None]) -> None:
-            if path.name == "report.txt":
-                full()
-            write_whole(path, write)
-
-        monkeypatch.setattr("loadgen.base.files.write_whole", some)
-    else:
-        owner, name = {"records": (Records, "save"), "log": (Session, "keep")}[how]
-        monkeypatch.setattr(owner, name, full)
-    assert quietly(path) == 1
-    assert "No space left on device; 0 of 2 cells are finished" in capsys.readouterr().err
-    assert cells(the_directory()) == []
-    assert failures(the_directory()) == {}
-    (kept,) = the_directory().glob("interrupted/*/*")  # what was measured is not thrown away
-    assert run_directory.load(kept).metrics.completed > 0
 
 
 def test_a_cell_that_fails_keeps_what_its_run_had_measured(tmp_path: Path) -> None:
@@ -613,18 +451,6 @@ def test_a_damaged_directory_is_told(
     capsys.readouterr()
     assert quietly(path, "--resume", str(place)) == 2
     assert says in capsys.readouterr().err
-
-
-def test_a_disk_that_is_full_before_the_first_byte_is_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def full(descriptor: int, data: bytes, at: int) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "pwrite", full)
-    assert quietly(written(tmp_path, *AB)) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line == f"loadgen: cannot write {the_directory()}: No space left on device"
 
 
 def test_a_store_that_cannot_be_written_says_why(tmp_path: Path) -> None:

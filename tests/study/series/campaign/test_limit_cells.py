@@ -13,9 +13,8 @@ from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.plan.profile import Profile
 from loadgen.study.importers import result_sources
-from loadgen.study.limit_record import LimitRecord, LimitTable
+from loadgen.study.limit_record import LimitTable
 from loadgen.study.series.campaign import arms, campaign_file
-from loadgen.study.series.limit.limit_search import LimitSearch
 
 PACED = {"preset": "jetson-thor/qwen3-8b-bf16"}  # a slow one: few requests are simulated
 LIMIT: dict[str, Any] = {
@@ -42,32 +41,6 @@ def test_each_cell_is_a_search_and_the_limits_are_compared(
     assert "Highest concurrency at ttft p50 < 10000 ms" in out
     assert "A: limit: at least 2 at a time" in out
     assert "2 of 2 cells are finished" in out
-
-
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_an_interrupted_search_goes_on_when_its_campaign_is_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = written(tmp_path, {**PACED, "name": "A"}, repeats=1, limit=LIMIT)
-    add = LimitSearch._add
-
-    def once(self: LimitSearch, *given: Any) -> None:
-        add(self, *given)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as interrupted:
-        interrupted.setattr(LimitSearch, "_add", once)
-        assert cli.main(["campaign", str(path)]) == 130
-    place = the_directory()
-    kept = place / "interrupted" / "r0-A-embedded-tiny" / "limit"
-    before = LimitRecord.read(kept)
-    assert (len(before.runs), before.ended) == (1, "interrupted")
-    assert cli.main(["campaign", str(path), "--resume"]) == 0
-    after = LimitRecord.read(place / "cells" / "r0-A-embedded-tiny")
-    assert after.runs[:1] == before.runs
-    assert (len(after.runs), after.ended, after.alone_s) == (2, "everything-passes", before.alone_s)
-    assert (place / "cells" / "r0-A-embedded-tiny" / after.runs[0].directory / "result.json").exists()
-    assert not kept.exists()
 
 
 def test_a_dry_run_estimates_searches_by_their_budget(

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,9 +9,6 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from builders.serving_scripts import launch_command
-from fakes.scripted_server import closed_port
-from fakes.supervised import MARK, PATIENCE_S, marked, running, until
-from fakes.virtual_serving import virtual_engines
 from loadgen import cli
 from loadgen.base import parsing
 from loadgen.base.errors import UsageError
@@ -222,36 +215,6 @@ def found() -> LimitRecord:
     return LimitRecord.read(directory)
 
 
-@pytest.mark.whole
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_a_search_with_what_is_known_and_it_goes_on(
-    number: int, code: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    argv, mark = streams(("--preset", PACED), "--to", "4"), f"limit {os.getpid()} {code}"
-    with Path("shown").open("w") as shown:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "loadgen", *argv], stdout=shown, env={**os.environ, MARK: mark}
-        )
-    until(
-        lambda: any(LimitRecord.read(path.parent).runs for path in Path("runs").glob("*/limit.json")), "a run"
-    )
-    process.send_signal(number)
-    assert process.wait(PATIENCE_S) == code
-    until(lambda: not marked(mark), "no process is left")
-    (directory,) = Path("runs").iterdir()
-    before, lines = found(), Path("shown").read_text("utf-8").splitlines()
-    assert before.ended == "interrupted"
-    assert any(line.startswith("limit: ") for line in lines)  # a busy machine disturbs a run of one at a time
-    assert lines[-1].endswith(f" --resume {directory}")
-    with virtual_engines():
-        assert cli.main([*argv, "--resume", str(directory)]) == 0
-    after = found()
-    assert (after.ended, after.runs[: len(before.runs)]) == ("everything-passes", before.runs)
-    assert after.runs[-1].load == 4
-    assert "limit: at least 4 at a time" in capsys.readouterr().out
-
-
 # It serves each connection in a thread, slowly enough for the client to hold any load, and dies once of more
 # than 12.
 CROWDED = "threading.active_count() > 12 and not os.path.exists('died')"
@@ -275,17 +238,3 @@ def test_a_server_that_was_launched_is_started_again_for_the_next_run(
     assert "the GPU's memory ran out" in died.reason
     assert after.load < 16
     assert after.objectives[0].standing is Standing.MEETS  # whatever disturbed the run
-
-
-@pytest.mark.whole
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_search_stops_where_an_attached_server_dies(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with running(launch_command(tmp_path, DIES), closed_port()) as base_url:
-        assert cli.main(streams(("--base-url", base_url), "--start", "16", "--budget", "14s")) == 1
-    record, shown = found(), capsys.readouterr().out
-    assert (record.ended, [(run.load, run.passed) for run in record.runs]) == ("server-died", [(16, False)])
-    assert "/health does not answer" in record.runs[0].reason
-    assert "fails at 16, 1 run" in shown
-    assert "\nended: the server ended, with what is known so far\n" in shown

@@ -125,24 +125,6 @@ def test_a_search_ends_between_what_passes_and_what_does_not(
     assert record.alone_s == pytest.approx(0.2, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    "stop",
-    [MeasuredPoint(made_runs.run(), signal=signal.SIGINT), Stopped(signal.SIGTERM)],
-    ids=["in a run", "between runs"],
-)
-@pytest.mark.parametrize("at", [0, 1, 3])
-def test_a_signal_leaves_what_is_known_and_the_search_goes_on(
-    at: int, stop: MeasuredPoint | Stopped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    undisturbed = search(tmp_path / "undisturbed", monkeypatch).record
-    stopped = search(tmp_path / "stopped", monkeypatch, spoiled={at: stop})
-    number = stop.number if isinstance(stop, Stopped) else stop.signal
-    assert (stopped.signal, stopped.record.ended) == (number, "interrupted")
-    assert stopped.record.runs == undisturbed.runs[: max(at - 1, 0)]
-    again = search(tmp_path / "stopped", monkeypatch, limit_command.continue_search(stopped.record, ASKED))
-    assert (again.signal, again.record) == (0, undisturbed)
-
-
 @pytest.mark.parametrize("at", [0, 2])
 def test_a_run_that_was_cut_has_other_prompts_when_it_is_made_again(
     at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -191,7 +173,7 @@ def test_an_objective_whose_latency_no_answer_has_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one_token = made_runs.run(requests=5, tokens=1, concurrency=1)
-    probed = MeasuredPoint(one_token, tmp_path / "probe", duration_s=1.0)
+    probed = MeasuredPoint(one_token, duration_s=1.0)
     asked = ASKED.model_copy(update={"objectives": ("tpot p50 < 400 ms",)})
     monkeypatch.setattr(limit_search, "measure_point", lambda *_: probed)
     servers = FewStarts(Options(preset="instant"), ServerSettings(), tmp_path, print)

@@ -1,0 +1,267 @@
+"""Whatever dies in the middle of a series: nothing is lost, nothing is measured twice, and it goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from builders.campaign_files import written
+from builders.serving_scripts import launch_command
+from fakes.disturbed_command import (
+    SLOW,
+    ClockStep,
+    CtrlC,
+    Disturbance,
+    Ended,
+    FullDisk,
+    Kill,
+    ServerDeath,
+    Terminate,
+    attached,
+    play,
+    taking,
+)
+from fakes.scripted_server import ScriptedServer, api, stream
+from fakes.virtual_run import BASE_URL
+from fakes.virtual_serving import virtual_engines
+from loadgen import cli
+from loadgen.records.journal import JOURNAL
+from loadgen.report import run_directory
+from loadgen.study.series.series_store import INTERRUPTED
+
+pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")]
+LADDER = "ladder = [1, 8, 64]\noutput_len = 4\nnum_prompts = 2\nmax_concurrency = 1\n"
+LOAD = ("--input-len", "8", "--output-len", "4", "--num-prompts", "6", "--seed", "7")
+# Each run of a search is the shortest there may be: how long this machine takes for one decides nothing.
+SEARCH = {"slo": "e2el p50 < 60s", "over": "concurrency", "min_duration_s": 4, "budget_s": 36, "highest": 4}
+RESULT = "*/result.json"
+FILES = run_directory.RESULT, JOURNAL  # a directory with one of them has a run
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """Where a series keeps what it has measured."""
+
+    record: str  # replaced after each run
+    placed: str  # the name that a run gets as it begins to count
+    whole: str  # where such a run is, below `runs`
+
+
+class Series(msgspec.Struct, frozen=True):
+    """A command that measures several runs, the next one by what has come of those before."""
+
+    words: tuple[str, ...]
+    layout: Layout
+    presets: tuple[str, ...] = ("instant",)  # of the engine of each arm
+    keys: dict[str, Any] = {}  # of its file, if the command has one
+    resumes: bool = True
+
+
+CELLS, POINTS = (Layout("*/attempts.json", f"*/{name}/*", f"*/{name}/*") for name in ("cells", "points"))
+SEARCHED = Layout("*/limit.json", "*/runs/0*", "**/runs/0*")
+CAMPAIGN = ("campaign", "c.toml", "--allow-launch")
+SERIES = {
+    "bench": Series(("bench", "--repeat", "3", *LOAD), Layout(RESULT, RESULT, "*"), resumes=False),
+    "ladder": Series(
+        ("ladder", "--profile", "./up.toml", "--seed", "7"), Layout("*/ladder.json", RESULT, "*/*"),
+        resumes=False,
+    ),
+    "sweep": Series(("sweep", "--concurrency", "1,2,4", *LOAD), POINTS),
+    "limit": Series(
+        (
+            "limit", "--profile", "./tiny.toml", "--seed", "7", "--slo", "e2el p50 < 60s", "--over",
+            "concurrency", "--min-duration", "4s", "--budget", "36s", "--to", "4",
+        ), SEARCHED, (SLOW,),
+    ),
+    "campaign, one arm": Series(CAMPAIGN, CELLS, keys={"repeats": 3}),
+    "campaign, two arms": Series(CAMPAIGN, CELLS, ("instant", "instant")),
+    "limits, two arms": Series(CAMPAIGN, SEARCHED, (SLOW, SLOW), {"repeats": 1, "limit": SEARCH}),
+    "gate, two arms": Series(
+        ("gate", "c.toml", "--allow-launch", "--max-pairs", "3"), CELLS,
+        ("h20/qwen3-8b-fp8", "h20/qwen3-8b-bf16"),
+    ),
+}  # fmt: skip
+FIRST = ("open */journal.bin",)
+SECOND = (*FIRST, *FIRST)
+STAGES = {
+    "its directory is made": ("os.mkdir runs/*",),
+    "its record is begun": ("os.rename {record}",),
+    "its first run begins": FIRST,
+    "its second run begins": SECOND,
+    "a request is sent": (*SECOND, "request 2/1"),
+    "answers have come": (*SECOND, "request 2/2"),
+    "arrivals are written": (*SECOND, "os.rename */arrivals.npz"),
+    "the result is written": (*SECOND, "os.rename */result.json"),
+    "the run gets its place": (*SECOND, "os.rename {placed}"),
+    "the record follows": (*SECOND, "os.rename {placed}", "os.rename {record}"),
+}
+FEW = ("its first run begins", "answers have come", "the record follows")
+FAULTS: list[tuple[type[Disturbance], str]] = [(Kill, stage) for stage in STAGES]
+FAULTS += [(kind, stage) for kind in (CtrlC, FullDisk) for stage in FEW]
+FAULTS += [(Terminate, "answers have come"), (ClockStep, "a request is sent")]
+CODES: dict[type[Disturbance], list[int]] = {
+    Kill: [-9],
+    ClockStep: [-9],
+    CtrlC: [130],
+    Terminate: [143],
+    FullDisk: [1, 2, 4],
+}
+
+
+class Played(msgspec.Struct, frozen=True):
+    """A series in a directory of its own, on servers of one kind."""
+
+    series: Series
+    place: Path
+    key: str = "preset"  # of each arm's server
+    value: str = ""  # the arm's preset if empty
+
+    def begin(self, disturbance: Disturbance | None = None, **on: Any) -> Ended:
+        """Run it until it ends or dies."""
+        presets = zip("AB", self.series.presets, strict=False)
+        arms = [{"name": name, self.key: self.value or preset} for name, preset in presets]
+        written(self.place, *arms, seed=7, **self.series.keys)
+        (self.place / "up.toml").write_text(LADDER, "utf-8")
+        return play(self._words, self.place, disturbance, **on)
+
+    def go_on(self, **on: Any) -> Ended:
+        """Run it with --resume, or again where it has no record yet."""
+        retry = ["--retry-failed"] if self.series.words[0] == "campaign" else []
+        resume = ["--resume", str(found.parent), *retry] if (found := self.find_record()) else []
+        return play([*self._words, *resume], self.place, **on)
+
+    def find_record(self) -> Path | None:
+        """The file that --resume begins with, from where the command runs."""
+        verb = self.series.words[0]
+        found = self.place.glob(f"runs/*/{'campaign' if verb == 'gate' else verb}.json")
+        return next((path.relative_to(self.place) for path in found), None)
+
+    @property
+    def _words(self) -> list[str]:
+        server = f"--{self.key.replace('_', '-')}={self.value or self.series.presets[0]}"
+        return [*self.series.words, *([] if "c.toml" in self.series.words else [server]), "--json"]
+
+    def list_whole(self) -> dict[str, Path]:
+        """The runs that count, by their arrivals."""
+        results = self.place.glob(f"runs/{self.series.layout.whole}/{run_directory.RESULT}")
+        found = [path.parent for path in results]
+        arrivals = [(run / run_directory.ARRIVALS).read_bytes() for run in found]
+        return {hashlib.sha256(each).hexdigest(): run for each, run in zip(arrivals, found, strict=True)}
+
+
+Undisturbed = Callable[..., Ended]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """Each series where nothing happens."""
+    place = tmp_path_factory.mktemp("imports")
+    file = str(written(place, {"name": "A", "preset": "instant"}, {"name": "B", "preset": "instant"}))
+    with virtual_engines():  # what is imported here, each fork has
+        for verb in ("campaign", "gate"):
+            assert cli.main([verb, file, "--run-dir", str(place), "--quiet"]) == 0
+    for series in SERIES.values():
+        cli.VERBS[series.words[0]].load()
+
+    @cache
+    def play_whole(name: str, on: Any = virtual_engines, *server: str) -> Ended:
+        return Played(SERIES[name], tmp_path_factory.mktemp("undisturbed"), *server).begin(on=on)
+
+    return play_whole
+
+
+# Of this machine and this moment, or how often a run was tried.
+VOLATILE = {"started", "took_s", "duration_s", "attempts", "command"}
+
+
+def made_of(ended: Ended) -> dict[str, Any]:
+    """What a command measured, each value by its place in its JSON."""
+    return dict(_flatten(json.loads(re.sub(r"\d{8}-\d{6}(-\d)?", "TIME", ended.out)), ""))
+
+
+def _flatten(value: Any, place: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict | list):
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+            if key not in VOLATILE:
+                yield from _flatten(each, f"{place}/{key}")
+    else:
+        yield place, value
+
+
+@pytest.mark.parametrize(("kind", "stage"), FAULTS)
+@pytest.mark.parametrize("name", SERIES)
+def test_a_series_that_dies_goes_on(
+    name: str, kind: type[Disturbance], stage: str, undisturbed: Undisturbed, tmp_path: Path
+) -> None:
+    played = Played(series := SERIES[name], tmp_path)
+    names = msgspec.structs.asdict(series.layout)
+    cut = played.begin(kind(*(step.format(**names) for step in STAGES[stage])))
+    assert "!" in cut.events, cut
+    assert cut.code in CODES[kind], cut
+    assert "Traceback" not in cut.err
+    assert kind is not FullDisk or "No space left on device" in cut.err
+    whole = played.list_whole()
+    if not series.resumes:
+        begun = {path.parent for name in FILES for path in tmp_path.rglob(name)}
+        runs = [run_directory.load(run) for run in begun]
+        assert sum(bool(run.records.ok.all()) for run in runs if len(run.records)) >= cut.runs - 1
+        return
+    if kind is Terminate or kind is FullDisk:
+        assert (found := played.find_record()) is not None
+        assert f" --resume {found.parent}" in cut.out + cut.err, cut
+    assert len(whole) >= cut.runs - 1  # all but the one under way
+    assert all(run_directory.load(run).records.ok.all() for run in whole.values())
+    again, expected = played.go_on(), undisturbed(name)
+    aside = {path.parent for name in FILES for path in tmp_path.glob(f"runs/**/{INTERRUPTED}/**/{name}")}
+    unopened = kind is ClockStep or stage.endswith("run begins")  # no journal yet
+    assert len(aside - set(whole.values())) >= cut.runs - len(whole) - unopened
+    assert all(run_directory.load(run).facts.plan_digest for run in aside)
+    assert again.code == expected.code, again
+    assert made_of(again) == made_of(expected)
+    assert whole.keys() <= played.list_whole().keys()
+    assert again.runs == expected.runs - len(whole)
+    assert not list(tmp_path.rglob("unfinished"))
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_a_series_whose_server_dies_goes_on(name: str, undisturbed: Undisturbed, tmp_path: Path) -> None:
+    """On a server that it found there; of a search, that load is then one that the server does not bear."""
+    played = Played(SERIES[name], tmp_path, "base_url", BASE_URL)
+    cut = played.begin(ServerDeath(*STAGES["answers have come"]), on=attached)
+    assert "!" in cut.events, cut
+    assert "Traceback" not in cut.err
+    whole = played.list_whole()
+    if not SERIES[name].resumes:
+        assert whole
+        return
+    again, expected = played.go_on(on=attached), undisturbed(name, attached, "base_url", BASE_URL)
+    if name == "limit":
+        assert json.loads(again.out)["lowest_failing"] == 1
+    else:
+        assert again.code == expected.code, again
+        # Prompts that the server may have in its cache are not sent again.
+        found, wanted = ({**made_of(each)} for each in (again, expected))
+        assert {key: found[key] for key in found if "plan_digest" not in key} == {
+            key: wanted[key] for key in wanted if "plan_digest" not in key
+        }
+    if name != "limits, two arms":  # with --retry-failed a search begins again
+        assert whole.keys() <= played.list_whole().keys()
+
+
+@pytest.mark.parametrize(
+    "name", ["bench", "ladder", "sweep", "limit", "campaign, two arms", "gate, two arms"]
+)
+def test_a_port_that_is_taken_costs_no_run(name: str, tmp_path: Path) -> None:
+    command = launch_command(tmp_path, "Server(lambda _: pause(0.1)).serve()")
+    with ScriptedServer(api(lambda _: stream())) as other:
+        ended = Played(SERIES[name], tmp_path, "launch_command", command).begin(on=taking(other.port))
+        assert list(tmp_path.rglob(f"server-port-{other.port}.log"))
+    assert "FAILED" not in ended.out + ended.err
+    assert ended.code in ([0, 6] if name == "gate, two arms" else [0])
