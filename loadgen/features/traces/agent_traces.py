@@ -18,7 +18,6 @@ milliseconds, and no other times.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from operator import itemgetter
 from typing import Annotated
@@ -34,7 +33,14 @@ from loadgen.features.traces import trace_rows
 from loadgen.features.traces.call_order import MOST_DEPTH, UNKNOWN_NS, RecordedCalls, name_role
 from loadgen.features.traces.trace_blocks import scope_hashes
 from loadgen.features.traces.trace_heads import TRACELAB_COLUMNS
-from loadgen.features.traces.trace_rows import GrowthLines, SessionColumns, TraceRows, parse_instant_ns
+from loadgen.features.traces.trace_rows import (
+    GrowthLines,
+    SessionColumns,
+    TraceRows,
+    parse_instant_ns,
+    parse_length,
+    parse_number,
+)
 
 _DEFAULT_BLOCK = 64
 _AGENT = "subagent"
@@ -329,38 +335,12 @@ def _read_json(lines: Lines) -> Iterator[tuple[str, _Round]]:
 
 
 def _read_sheet(lines: Lines) -> Iterator[tuple[str, _Round]]:
-    names = trace_rows.read_header(lines)
-    missing = [name for name in TRACELAB_COLUMNS if name not in names]
-    if missing:
-        raise lines.file.refusal(f"has no column {missing[0]!r}, which tracelab has")
-    places = [names.index(name) for name in TRACELAB_COLUMNS]
-    for i, cells in enumerate(trace_rows.read_row_cells(lines, 1, len(lines)), 1):
-        if len(cells) != len(names):
-            raise lines.refusal(i, f"has {len(cells)} columns, and the header {len(names)}")
-        name, *texts = (cells[place] for place in places)
-        index, kept, appended, answer = (
-            _read_number(lines, i, column, text)
-            for column, text in zip(TRACELAB_COLUMNS[1:5], texts[:4], strict=True)
-        )
-        arrival, wait = (
-            _read_ms(lines, i, column, text)
-            for column, text in zip(TRACELAB_COLUMNS[5:], texts[4:], strict=True)
-        )
+    for i, (name, *texts) in trace_rows.read_sheet(lines, TRACELAB_COLUMNS, "tracelab"):
+        named = list(zip(texts, TRACELAB_COLUMNS[1:], strict=True))
+        try:
+            index, kept, appended, answer = (parse_length(*each) for each in named[:4])
+            arrival, wait = (round(parse_number(*each, parsing.YEAR_S * 1000) * MS_NS) for each in named[4:])
+        except ValueError as error:
+            raise lines.refusal(i, f"{error}") from None
         tokens = (index, kept, kept + appended, answer)
         yield name, _Round(lines.number(i), *tokens, ("", ""), arrival, arrival, [], wait)
-
-
-def _read_number(lines: Lines, i: int, column: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= parsing.MOST_TOKENS):
-        raise lines.refusal(i, f"{column} {quote_value(text)} is not a whole number of tokens or rounds")
-    return int(text)
-
-
-def _read_ms(lines: Lines, i: int, column: str, text: str) -> int:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= parsing.YEAR_S * 1000:
-        raise lines.refusal(i, f"{column} {quote_value(text)} is not a time in milliseconds from 0")
-    return round(value * MS_NS)

@@ -49,40 +49,26 @@ class Span(msgspec.Struct):
     failed: bool = False
 
 
-class _Value(msgspec.Struct, rename="camel", frozen=True):
-    string_value: str | None = None
-    int_value: int | str | None = None
-    double_value: float | str | None = None
-    bool_value: bool | None = None
-    array_value: _Values | None = None
-    kvlist_value: _Pairs | None = None
-
-    def decode(self) -> Any:
-        """Return the value as JSON has it; None for another type; raises ValueError for no integer."""
-        if self.array_value is not None:
-            return [each.decode() for each in self.array_value.values]
-        if self.kvlist_value is not None:
-            return {pair.key: pair.value.decode() for pair in self.kvlist_value.values}
-        if isinstance(self.int_value, str) and not _INTEGER.fullmatch(self.int_value):
-            raise ValueError(f"intValue {quote_value(self.int_value)} is not a whole number of 64 bits")
-        if self.int_value is not None:
-            return int(self.int_value)
-        return next(
-            (v for v in (self.string_value, self.double_value, self.bool_value) if v is not None), None
-        )
-
-
 class _Pair(msgspec.Struct, frozen=True):
     key: str
-    value: _Value = _Value()
+    value: dict[str, Any] = {}
 
 
-class _Values(msgspec.Struct, frozen=True):
-    values: list[_Value] = []
-
-
-class _Pairs(msgspec.Struct, frozen=True):
-    values: list[_Pair] = []
+def _decode_value(value: Any) -> Any:
+    """Return a value of OTLP as JSON has it; None for another type; raises ValueError for no integer."""
+    match value:
+        case {"arrayValue": {"values": [*values]}}:
+            return [_decode_value(each) for each in values]
+        case {"kvlistValue": {"values": [*pairs]}}:
+            named = [pair for pair in pairs if isinstance(pair, dict)]
+            return {str(pair.get("key")): _decode_value(pair.get("value")) for pair in named}
+        case {"intValue": str(text)} if not _INTEGER.fullmatch(text):
+            raise ValueError(f"intValue {quote_value(text)} is not a whole number of 64 bits")
+        case {"intValue": int() | str() as number}:
+            return int(number)
+        case {"stringValue": found} | {"doubleValue": found} | {"boolValue": found}:
+            return found
+    return None
 
 
 class _Status(msgspec.Struct, frozen=True):
@@ -109,7 +95,7 @@ class _OtlpSpan(msgspec.Struct, rename="camel"):
             self.parent_span_id,
             _read_instant_ns("startTimeUnixNano", self.start_time_unix_nano),
             _read_instant_ns("endTimeUnixNano", self.end_time_unix_nano),
-            {pair.key: pair.value.decode() for pair in self.attributes},
+            {pair.key: _decode_value(pair.value) for pair in self.attributes},
             self.kind in _REMOTE_KINDS or bool(self.flags & _REMOTE_FLAG),
             self.status.code in _ERRORS,
         )

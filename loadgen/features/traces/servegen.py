@@ -27,10 +27,10 @@ from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines, OpenedFile, explain_json
-from loadgen.base.text import format_count, quote_value
+from loadgen.base.text import format_count
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.traces.trace_heads import list_client_files
-from loadgen.features.traces.trace_rows import TraceRows, make_no_hashes, read_row_cells
+from loadgen.features.traces.trace_rows import TraceRows, make_no_hashes, parse_number, read_row_cells
 from loadgen.plan.request_sources import RandomStream
 
 _LAST_WINDOW_S = 600  # of a file with one window
@@ -158,10 +158,13 @@ def _read_windows(lines: Lines) -> list[RateWindow]:
     for i, cells in enumerate(read_row_cells(lines, 0, len(lines))):
         if len(cells) != _COLUMNS:
             raise lines.refusal(i, f"has {len(cells)} columns: t,rate,cv,pattern,shape,scale are expected")
-        begin_s = _read_number(lines, i, "t", cells[0], parsing.YEAR_S)
-        rate = _read_number(lines, i, "rate", cells[1], parsing.MOST_REQUESTS)
-        silent = rate == 0 or not cells[3]
-        shape = 0.0 if silent else _read_number(lines, i, "shape", cells[4], parsing.MOST_SECONDS)
+        try:
+            begin_s = parse_number(cells[0], "t", parsing.YEAR_S)
+            rate = parse_number(cells[1], "rate", parsing.MOST_REQUESTS)
+            silent = rate == 0 or not cells[3]
+            shape = 0.0 if silent else parse_number(cells[4], "shape", parsing.MOST_SECONDS)
+        except ValueError as error:
+            raise lines.refusal(i, f"{error}") from None
         if begins and begin_s <= begins[-1]:
             raise lines.refusal(i, f"its time {begin_s:g} is not after that of the row above")
         if not silent and (cells[3] not in _GAPS or not shape):
@@ -171,16 +174,6 @@ def _read_windows(lines: Lines) -> list[RateWindow]:
     width = begins[1] - begins[0] if len(begins) > 1 else _LAST_WINDOW_S
     ends = [*begins[1:], begins[-1] + width]
     return [RateWindow(b, e, *rate) for b, e, rate in zip(begins, ends, rates, strict=True)]
-
-
-def _read_number(lines: Lines, i: int, column: str, text: str, most: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= most:
-        raise lines.refusal(i, f"{column} {quote_value(text)} is not a number from 0 to {most:,.0f}")
-    return value
 
 
 def _read_histogram(data: OpenedFile, begin: int, fields: Mapping[str, Any], name: str) -> LengthHistogram:

@@ -34,25 +34,24 @@ _MOST_OBJECT_BYTES = 256 << 20  # of one object of it, of whose values some read
 class TraceKind(msgspec.Struct, frozen=True):
     """One trace format: its unit of time, block size, and columns or reader function."""
 
-    unit: str  # in words
-    unit_ns: int = 0
+    unit_ns: int = 0  # 0: dates, or as its reader has it
     block: int = 0  # tokens that a hash stands for; 0: no hashes, or the file says it
     columns: SheetColumns | None = None  # of CSV; None: rows are JSON with hashes
     read: Callable[[Lines], TraceRows] | None = None  # of a format like no other
 
 
 FORMATS = {
-    "mooncake": TraceKind("milliseconds", MS_NS, 512),
-    "bailian": TraceKind("seconds", SECOND_NS, 16),
-    "timed": TraceKind("seconds", SECOND_NS, 16),
-    "azure-2023": TraceKind("dates", columns=_AZURE),
-    "azure-2024": TraceKind("dates with a time zone", columns=_AZURE),
-    "burstgpt": TraceKind("seconds", columns=_BURSTGPT),
-    "weka": TraceKind("seconds", read=agent_traces.read_weka),
-    "tracelab": TraceKind("dates", read=agent_traces.read_tracelab),
-    "otel": TraceKind("dates, or nanoseconds", read=otel_sessions.read_otel),
-    _SEVERAL_FILES: TraceKind("seconds"),
-    "workload": TraceKind("seconds", read=workload.read_workload),
+    "mooncake": TraceKind(MS_NS, 512),
+    "bailian": TraceKind(SECOND_NS, 16),
+    "timed": TraceKind(SECOND_NS, 16),
+    "azure-2023": TraceKind(columns=_AZURE),
+    "azure-2024": TraceKind(columns=_AZURE),
+    "burstgpt": TraceKind(columns=_BURSTGPT),
+    "weka": TraceKind(read=agent_traces.read_weka),
+    "tracelab": TraceKind(read=agent_traces.read_tracelab),
+    "otel": TraceKind(read=otel_sessions.read_otel),
+    _SEVERAL_FILES: TraceKind(),
+    "workload": TraceKind(read=workload.read_workload),
 }
 
 

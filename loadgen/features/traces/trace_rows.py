@@ -338,34 +338,45 @@ def read_header(lines: Lines) -> list[str]:
     return [name.strip() for name in next(read_row_cells(lines, 0, 1))]
 
 
-def read_sheet_rows(lines: Lines, name: str, columns: SheetColumns) -> TraceRows:
-    """Read the rows of a CSV trace of a format with these columns, without those that cannot be sent.
+def read_sheet(lines: Lines, columns: Sequence[str], name: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield (index, cells of these columns) of each row of a CSV, which is of the format `name`.
 
-    Raises UsageError for a missing column, no rows, or a bad cell.
+    Raises UsageError for a missing column, no rows, or a row with more or fewer cells than the header.
     """
     names = read_header(lines)
-    missing = [wanted for wanted in columns.names if wanted not in names]
+    missing = [wanted for wanted in columns if wanted not in names]
     if missing:
         raise lines.file.refusal(
             f"has no column {missing[0]!r}, which {name} has: give the --trace-format that it is in"
         )
     if len(lines) == 1:
         raise lines.file.refusal("holds a header and no rows")
-    places = [names.index(wanted) for wanted in columns.names]
-    read_time_ns = parse_instant_ns if columns.dated else _parse_seconds_ns
-    times_ns, input_lens, output_lens = (array("q") for _ in range(3))
+    places = [names.index(wanted) for wanted in columns]
     for i, cells in enumerate(read_row_cells(lines, 1, len(lines)), 1):
         if len(cells) != len(names):
             raise lines.refusal(i, f"has {len(cells)} columns, and the header {len(names)}")
-        at, prompt, answer = (cells[place] for place in places)
+        yield i, [cells[place] for place in places]
+
+
+def read_sheet_rows(lines: Lines, name: str, columns: SheetColumns) -> TraceRows:
+    """Read the rows of a CSV trace of a format with these columns, without those that cannot be sent.
+
+    Raises UsageError as `read_sheet`, or for a bad cell.
+    """
+    times_ns, input_lens, output_lens = (array("q") for _ in range(3))
+    for i, (at, prompt, answer) in read_sheet(lines, columns.names, name):
         try:
-            times_ns.append(read_time_ns(at))
-            input_lens.append(_parse_length(prompt, columns.input_len))
-            output_lens.append(_parse_length(answer, columns.output_len))
+            times_ns.append(
+                parse_instant_ns(at)
+                if columns.dated
+                else round(parse_number(at, columns.time, parsing.MOST_SECONDS * 8) * SECOND_NS)
+            )
+            input_lens.append(parse_length(prompt, columns.input_len))
+            output_lens.append(parse_length(answer, columns.output_len))
         except ValueError as error:
             raise lines.refusal(i, f"{error}") from None
     found = (np.frombuffer(column, np.int64) for column in (times_ns, input_lens, output_lens))
-    unsent = [name for name in names if any(word in name.lower() for word in _UNSENT)]
+    unsent = [name for name in read_header(lines) if any(word in name.lower() for word in _UNSENT)]
     notes = tuple(f"the column {name} is not read: {_WITHOUT}" for name in unsent)
     return replace(_make_sheet_rows(lines, *found), notes=notes)
 
@@ -392,7 +403,8 @@ def _make_sheet_rows(lines: Lines, times_ns: Int64, input_lens: Int64, output_le
     )
 
 
-def _parse_length(text: str, column: str) -> int:
+def parse_length(text: str, column: str) -> int:
+    """Parse a number of tokens from 0; raises ValueError that names the column."""
     is_number = text.isascii() and text.strip().isdigit() and len(text) <= _MOST_DIGITS
     if not is_number or (length := int(text)) > parsing.MOST_TOKENS:
         raise ValueError(
@@ -401,14 +413,15 @@ def _parse_length(text: str, column: str) -> int:
     return length
 
 
-def _parse_seconds_ns(text: str) -> int:
+def parse_number(text: str, column: str, most: float) -> float:
+    """Parse a number from 0 to `most`; raises ValueError that names the column."""
     try:
-        seconds = float(text)
+        value = float(text)
     except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= parsing.MOST_SECONDS * 8:
-        raise ValueError(f"{quote_value(text)} is not a time in seconds from 0")
-    return round(seconds * 1e9)
+        value = -1.0
+    if not 0 <= value <= most:
+        raise ValueError(f"{column} {quote_value(text)} is not a number from 0 to {most:,.0f}")
+    return value
 
 
 def read_row_cells(lines: Lines, begin: int, stop: int) -> Iterator[list[str]]:

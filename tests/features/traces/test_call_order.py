@@ -88,33 +88,6 @@ def test_calls_of_a_lane_waited_for_one_another(calls: Calls) -> None:
         assert all(before in reached[after] for before, after in pairwise(own))
 
 
-@pytest.mark.parametrize(
-    ("calls", "order", "lanes"),
-    [
-        pytest.param([(0, 2, 0), (3, 5, 0), (6, 7, 0)], [[], [0], [1]], [0, 0, 0], id="chain"),
-        pytest.param([(0, 2, 0), (3, 5, 0), (4, 6, 0), (7, 9, 0)], [[], [0], [0], [1, 2]], [0, 0, 1, 1],
-            id="fan-in"),
-        pytest.param([(0, 2, 0), (3, 5, 1), (3, 6, 2), (5, 7, 1), (8, 9, 0)], [[], [0], [0], [1], [2, 3]],
-            [0, 1, 2, 1, 0], id="two-agents"),
-        pytest.param([(0, 2, 0), (3, 9, 1), (4, 5, 0), (10, 11, 0)], [[], [0], [0], [1, 2]], [0, 1, 0, 0],
-            id="behind"),
-        pytest.param([(0, 1, 1), (2, 3, 0)], [[], [0]], [0, 1], id="agent-first"),
-        pytest.param([(0, 2, 0), (3, 5, 1), (3, 4, 0), (6, 7, 1), (8, 9, 1)], [[], [0], [0], [1], [3]],
-            [0, 1, 0, 1, 1], id="background"),
-        pytest.param([(0, 2, 0), (3, 5, 1), (3, 4, 0), (6, 7, 1), (8, 9, 0)], [[], [0], [0], [1], [2, 3]],
-            [0, 1, 0, 1, 0], id="joined"),
-        pytest.param([(0, 9, 0), (1, 2, 0), (3, 8, 1), (4, 5, 1), (10, 11, 0)],
-            [[], [], [1], [1], [0, 2, 3]], [0, 1, 2, 3, 0], id="side-by-side-from-one-start"),
-    ],
-)  # fmt: skip
-def test_order_of_small_sessions(
-    calls: list[tuple[int, int, int]], order: list[list[int]], lanes: list[int]
-) -> None:
-    begins, ends, agents = (list(column) for column in zip(*calls, strict=True))
-    assert find_order(begins, ends, agents, [-1, 0, 0]) == order
-    assert assign_lanes(begins, ends, agents) == lanes
-
-
 def test_delays_are_recorded_pauses_or_what_the_times_leave() -> None:
     calls = RecordedCalls()
     agent = calls.add_agent(0, "explore")
@@ -134,42 +107,6 @@ def test_delays_are_recorded_pauses_or_what_the_times_leave() -> None:
     assert waits.role_names == ("main", "explore")
     assert waits.depths.tolist() == [0, 1, 0, 0, 1] * 2
     waits.check(np.array([0, 5, 10]))
-
-
-@pytest.mark.parametrize(
-    ("last", "delay_ns"), [pytest.param(1, 6, id="background"), pytest.param(0, 2, id="joined")]
-)
-def test_delays_of_a_sub_agent_count_from_its_own_answers(last: int, delay_ns: int) -> None:
-    calls = RecordedCalls()
-    calls.add_agent(0, "explore")
-    for begin_ns, end_ns, agent in [(0, 2, 0), (3, 5, 1), (4, 8, 0), (9, 12, 1), (10, 16, 0), (18, 19, last)]:
-        calls.add(begin_ns, end_ns, agent)
-    trees = SessionTrees()
-    trees.add(calls)
-    assert trees.make()[1].tolist() == [0, 1, 2, 4, 2, delay_ns]
-
-
-@pytest.mark.parametrize(
-    ("calls", "order"),
-    [
-        pytest.param([(0, 2, 1), (3, 5, 2), (6, 7, 2)], [[], [0], [1]], id="one after another"),
-        pytest.param([(0, 2, 1), (1, 3, 2), (3, 4, 1)], [[], [], [0]], id="side by side"),
-        pytest.param([(0, 2, 1), (1, 3, 2), (4, 5, 3), (4, 6, 3)], [[], [], [0, 1], [0, 1]], id="joined"),
-        pytest.param([(0, 9, 1), (1, 3, 2), (5, 6, 3), (7, 8, 2)], [[], [], [1], [1]], id="under way"),
-    ],
-)
-def test_an_agent_that_calls_nothing_runs_its_own_in_turn(
-    calls: list[tuple[int, int, int]], order: list[list[int]]
-) -> None:
-    recorded = RecordedCalls()
-    for name in "abc":
-        recorded.add_agent(0, name)
-    for call in calls:
-        recorded.add(*call)
-    trees = SessionTrees()
-    trees.add(recorded)
-    waits, _ = trees.make()
-    assert [waits.list_before(i) for i in range(len(calls))] == order
 
 
 @pytest.mark.long

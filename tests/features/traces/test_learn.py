@@ -27,7 +27,6 @@ from loadgen.features.traces.trace_blocks import find_prefix_reuse
 from loadgen.features.traces.trace_formats import open_rows
 from loadgen.features.traces.trace_rows import TraceRows
 from loadgen.features.traces.workload import read_workload
-from loadgen.figures.workloads.fidelity import find_ks_distance
 
 SESSIONS = 12
 BLOCK = 16
@@ -95,20 +94,6 @@ def test_times_and_lengths_come_back(name: str, tmp_path: Path) -> None:
     assert rows.at_ns.tolist() == [round((call.begin_s - calls[0].begin_s) * 1e6) * 1000 for call in calls]
     assert rows.input_lens.tolist() == [len(call.ids) for call in calls]
     assert rows.output_lens.tolist() == [call.output_len for call in calls]
-
-
-@pytest.mark.long
-@loop_over("name", [name for name in LOGS if name != "nginx"])
-def test_the_distributions_of_a_log_are_kept(name: str, tmp_path: Path) -> None:
-    calls = make_calls(400)
-    write, words = LOGS[name]
-    rows = read_workload(Lines.open(str(learn(write(tmp_path / "a.log", calls), *words)), "--trace"))
-    distances = (
-        find_ks_distance(np.diff(rows.at_ns), gaps_ns(calls)),
-        find_ks_distance(rows.input_lens, np.array([len(call.ids) for call in calls])),
-        find_ks_distance(rows.output_lens, np.array([call.output_len for call in calls])),
-    )
-    assert max(distance or 0 for distance in distances) <= 0.01
 
 
 @loop_over("name", WITH_PROMPTS)

@@ -15,10 +15,6 @@ from loadgen.base.json_lines import Lines
 from loadgen.features.traces.learn.calls import ValueFault, read_time_ns
 from loadgen.features.traces.trace_rows import check_epoch_ns
 from loadgen.features.traces.workload import (
-    WorkloadCall,
-    WorkloadHead,
-    WorkloadSession,
-    encode_row,
     read_workload,
 )
 
@@ -129,18 +125,6 @@ def test_a_number_of_hundreds_of_digits_is_shortened() -> None:
     with pytest.raises(ValueError, match="is not a time in nanoseconds") as refused:
         check_epoch_ns(10**400)
     assert len(str(refused.value)) < 100
-
-
-def test_counts_in_notes_have_their_commas(tmp_path: Path) -> None:
-    made = tmp_path / "w.jsonl"
-    head = WorkloadHead(
-        block_size=16, source="rows", sessions=1, calls=1, prompts="", answers="", cancelled=1234,
-        without_end=12345,
-    )  # fmt: skip
-    made.write_bytes(encode_row(head) + encode_row(WorkloadSession(0.0, [WorkloadCall(0.0, 5, 5)])))
-    endless, cancelled = read_workload(Lines.open(str(made), "--trace")).notes
-    assert endless.startswith("the log has no ends of its 12,345 calls")
-    assert cancelled.startswith("1,234 calls were cancelled")
 
 
 SPAN = b'{"trace_id":"t","span_id":"%d","start_time":%d,"end_time":%d,"attributes":%b}\n'

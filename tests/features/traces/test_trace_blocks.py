@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Sequence
 
 import msgspec
@@ -39,12 +37,6 @@ def expected(hashes: list[int], seed: int, block: int, allowed: list[int]) -> li
     return tokens
 
 
-def test_the_generator_is_splitmix64() -> None:
-    # The first outputs of its reference implementation from the state 1234567.
-    outputs = [mix((1234567 + (j + 1) * GOLDEN) % WORD) for j in range(3)]
-    assert outputs == [6457827717110365317, 3203168211198807973, 9817491932198370423]
-
-
 @loop_over(
     ("hashes", "seed", "block"),
     [
@@ -63,62 +55,6 @@ def test_blocks_follow_the_definition(hashes: list[int], seed: int, block: int) 
 
 def test_pinned_tokens_stay_for_ever() -> None:
     assert ALLOWED[make_block_places(np.array([0, 7]), 42, 4, len(ALLOWED))].tolist() == PINNED
-
-
-@pytest.mark.whole
-def test_another_process_with_another_hash_seed_has_the_same_tokens() -> None:
-    code = (
-        "import numpy as np; from loadgen.features.traces.trace_blocks import make_block_places;"
-        "print((1000 + make_block_places(np.array([0, 7]), 42, 4, 4000)).tolist())"
-    )
-    for hash_seed in ("1", "2"):
-        made = subprocess.run(
-            [sys.executable, "-c", code], env={"PYTHONHASHSEED": hash_seed}, capture_output=True, check=True
-        )
-        assert made.stdout.decode().strip() == str(PINNED)
-
-
-def content(block: int = 16) -> BlockContent:
-    return BlockContent(block, seed=1, own_seed=2, allowed=ALLOWED)
-
-
-def test_a_shared_hash_is_a_shared_prefix_of_exactly_its_block() -> None:
-    one = content().prompt(np.array([1, 2, 3]), 48, row=0)
-    other = content().prompt(np.array([1, 2, 4]), 48, row=1)
-    assert one[:32].tolist() == other[:32].tolist()
-    assert one[32] != other[32]
-
-
-def test_the_last_block_is_cut_to_the_input_length() -> None:
-    whole = content().prompt(np.array([1, 2, 3]), 48, row=0)
-    assert content().prompt(np.array([1, 2, 3]), 40, row=5).tolist() == whole[:40].tolist()
-
-
-def test_hashes_beyond_the_input_length_are_not_used() -> None:
-    assert content().prompt(np.array([1, 2, 3]), 17, row=0).tolist() == (
-        content().prompt(np.array([1, 2]), 17, row=0).tolist()
-    )
-
-
-def test_tokens_without_a_hash_are_the_requests_own() -> None:
-    one = content().prompt(np.array([1]), 100, row=0)
-    other = content().prompt(np.array([1]), 100, row=1)
-    assert len(one) == len(other) == 100
-    assert one[:16].tolist() == other[:16].tolist()
-    assert one[16:32].tolist() != other[16:32].tolist()
-    assert one.tolist() == content().prompt(np.array([1]), 100, row=0).tolist()
-
-
-def test_seeds_have_no_block_in_common() -> None:
-    a, b = (make_block_places(np.arange(64), seed, 16, len(ALLOWED)).reshape(64, 16) for seed in (1, 2))
-    rows = {tuple(row) for row in (*a.tolist(), *b.tolist())}
-    assert len(rows) == 128
-
-
-def test_every_allowed_id_is_about_as_likely() -> None:
-    counts = np.bincount(make_block_places(np.arange(1000), 3, 64, 64), minlength=64)
-    assert counts.sum() == 64_000
-    assert abs(counts - 1000).max() < 150  # five standard deviations
 
 
 @pytest.mark.parametrize("allowed", [[0], [0, 9, 10, 99, 100], [7, 1234567], [999, 1000]])
@@ -182,7 +118,3 @@ def test_reuse_is_that_of_a_simulated_cache(block: int, seed: int) -> None:
     lists = [[rng.randrange(3) for _ in range(rng.randrange(6))] for _ in range(60)]
     lens = [rng.randrange(1, block * 6) for _ in lists]
     assert reuse(lists, lens, block) == simulated(lists, lens, block)
-
-
-def test_reuse_counts_no_blocks_where_a_trace_has_none() -> None:
-    assert reuse([[]] * 3, [5, 5, 5], 0) == ([0, 0, 0], 0)
