@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -281,12 +282,12 @@ class TelemetrySender(PlanSender):
     def _finish(self, known: Facts) -> Facts:
         """Give the rest of the records away, and end it all; return the facts with what became of it."""
         try:
-            most_s = _HURRIED_S if self.outcome.interrupted else math.inf
+            most_s, broken = _HURRIED_S if self.outcome.interrupted else math.inf, list[Broken]()
             if self.feed is not None:
                 with self.display.waiting("giving the last records to the collector"):
                     self.feed.finish(self.outcome.records, _PATIENCE_S, most_s)
             if self.page is not None:
-                self.page.finish(self.outcome.records)
+                make_guarded("prometheus", partial(self.page.finish, self.outcome.records), None, broken)
             if self.page is not None and not self.outcome.interrupted:
                 with self.display.waiting(
                     "until Prometheus has scraped the last figures", self.page.patience_s
@@ -295,7 +296,9 @@ class TelemetrySender(PlanSender):
             received = self._collect_spans()
         finally:
             self.end()
-        errors = () if self.feed is None or not self.feed.error else (f"otel: {self.feed.error}",)
+        errors = tuple(f"{part.name}: {part.why}" for part in broken)
+        if self.feed is not None and self.feed.error:
+            errors = (f"otel: {self.feed.error}", *errors)
         lost: tuple[str, ...] = ()
         count, spans = len(self.outcome.records), self.spans
         if spans is not None and (count > spans.sent or spans.reason):
