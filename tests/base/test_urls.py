@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from builders.loops import loop_over
-from loadgen.base.errors import UsageError
 from loadgen.base.urls import (
     ApiPlace,
     choose_key_headers,
@@ -74,18 +73,6 @@ def test_a_pasted_url_is_taken_apart(url: str, place: ApiPlace) -> None:
 )
 def test_an_endpoint_that_is_given_stands_after_it(url: str, endpoint: str, place: ApiPlace) -> None:
     assert parse_base_url(url, endpoint) == place
-
-
-@loop_over(
-    ("url", "endpoint", "reported"),
-    [
-        ("http://h/v1/completions", "/v1/chat/completions", "leave one of them out"),
-        ("https://api.openai.com/v1/embeddings", None, "--base-url ends in /embeddings, an API that is not"),
-    ],
-)
-def test_a_url_of_another_api_is_refused(url: str, endpoint: str | None, reported: str) -> None:
-    with pytest.raises(UsageError, match=reported):
-        parse_base_url(url, endpoint)
 
 
 def test_azure_takes_its_key_in_a_header_of_its_own() -> None:

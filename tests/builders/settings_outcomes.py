@@ -1,7 +1,8 @@
 """Outcomes of settings: what many values of each flag, key and keyword become, or why they are refused.
 
 `python tests/builders/settings_outcomes.py` stores them in tests/settings/outcomes, one file for each way in.
-One more command line is one more key of lines.json there, or of plans.json, with any text until it is stored.
+One more command line is one more key of lines.json there, of commands.json or of plans.json, with any text
+until it is stored.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from loadgen.plan import plan, profile
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.run.command import keywords
+from loadgen.run.command.bench import check_command
 from loadgen.run.command.options import Options, bench_parser, parse
 from loadgen.settings.keyword_types import BenchOptions
 from loadgen.settings.validation import FLAGS, ServerSettings, validate_table
@@ -40,7 +42,7 @@ TEXTS = ("", "0", "1", "-1", "2.5", "1e99", "nan", "x", "10%")
 VALUES: tuple[Any, ...] = (None, True, 0, 1, -1, 2.5, 1e99, float("nan"), "", "x", "10%", [], ["x"], {"a": 1})
 # Of settings that take none of these: a value that is right, and one that is nearly so.
 FITTING: dict[str, tuple[Any, ...]] = {
-    "backend": ("openai-chat", "sglang", "vllm-chat", "openai-audio", "opnai", "a=b"),
+    "backend": ("openai-chat", "sglang", "vllm-chat", "openai-audio", "opnai", "tgi", "a=b"),
     "base_url": ("http://a:1",),
     "bursts": ("50 every 10s", "0 every 1s"),
     "cancel_after": ("2s", "50tok", "0tok"),
@@ -197,6 +199,12 @@ def list_lines() -> Iterator[tuple[str, str]]:
         yield line, _try(partial(_describe_command, shlex.split(line)))
 
 
+def list_commands() -> Iterator[tuple[str, str]]:
+    """Command lines that are checked as a whole before anything starts: those that are stored."""
+    for line in read_stored("commands"):
+        yield line, _try(partial(_check_command, shlex.split(line)))
+
+
 def list_plans() -> Iterator[tuple[str, str]]:
     """Command lines of which a plan is made: those that are stored."""
     for line in read_stored("plans"):
@@ -239,7 +247,14 @@ def list_combinations() -> Iterator[tuple[str, str]]:
 
 def list_keyword_outcomes() -> Iterator[tuple[str, str]]:
     """Each keyword of a call, with many values, and by its flag's name."""
-    names = {*BenchOptions.__annotations__, "random_input_len", "max_concurency", "tokenizer_mode", "explain"}
+    others = "concurrency endpoint_type explain host lora_modules max_concurency multi_turn random_input_len"
+    names = {
+        *BenchOptions.__annotations__,
+        *others.split(),
+        "save_result",
+        "tokenizer_mode",
+        "trust_remote_code",
+    }
     for name in sorted(names):
         for value in (*VALUES, *FITTING.get(name, ()), *([SET[name]] if name in SET else [])):
             yield f"{name}={value!r}", _try(partial(_describe_call, URL, {name: value}))
@@ -262,6 +277,7 @@ WAYS: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
     "flags": list_flag_outcomes,
     "flag_pairs": list_pairs_of_flags,
     "lines": list_lines,
+    "commands": list_commands,
     "plans": list_plans,
     "keys": list_key_outcomes,
     "key_pairs": list_pairs_of_keys,
@@ -336,6 +352,11 @@ def _describe_command(words: list[str]) -> str:
     made = profile.load("smoke", overrides, True) if options.profiles else profile.build(overrides)
     objectives.check_profile(made)
     return f"{_change(options)} {_change_of_model(Profile, made)}"
+
+
+def _check_command(words: list[str]) -> str:
+    check_command(parse(words, PARSER))
+    return "taken"
 
 
 def _make_plan(words: list[str]) -> str:

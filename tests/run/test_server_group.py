@@ -20,7 +20,6 @@ from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.run import server_group, worker_count
 from loadgen.run.attach import attach, collect_settings
 from loadgen.run.command import keywords
-from loadgen.run.command.bench import check, check_urls
 from loadgen.run.command.options import Options, bench_parser, parse
 from loadgen.run.firing import TransportOptions
 from loadgen.run.observation import Local
@@ -87,13 +86,6 @@ def replica(host: str = "a", port: int = 1, path: str = "", **served: object) ->
     address = "127.0.0.1" if host == "localhost" else host
     root = replace(target_of(address, port, name=host), path=path)
     return Replica(ServerAddress(f"http://{host}:{port}{path}"), info, root)
-
-
-@loop_over("urls", [["http://a", "http://a"], ["http://a", "http://b", "http://a/"]])
-def test_an_address_given_twice_is_refused(urls: list[str]) -> None:
-    with pytest.raises(UsageError, match=r"http://a/? is given twice: it would get a double share"):
-        check_urls(urls, None)
-    check_urls(["http://a", "http://a:8001", "http://b"], None)
 
 
 @loop_over(
@@ -176,21 +168,6 @@ def test_every_warm_up_of_one_server_failing_names_it(stack: ExitStack, tmp_path
     session = attached(stack, serving(stack), broken, more=("--run-dir", str(tmp_path)))
     with pytest.raises(MeasureError, match=f"{broken.base_url}: every warm-up request failed"):
         session.run(WORKLOAD, Seed(7, chosen=True))
-
-
-@loop_over(
-    ("line", "message"),
-    [
-        ("--base-url http://a --base-url http://a", "is given twice"),
-        ("--base-url http://a --base-url http://b --preset instant", "--preset is the embedded engine's"),
-        ("--base-url http://a --base-url http://b --workers 3", "as many workers each: pass 2 or 4"),
-        ("--base-url http://a --base-url http://b --workers 1", "as many workers each: pass 2 or 4"),
-        ("--base-url http://a --base-url http://b --http2 --transport httpx", "it needs an https base URL"),
-    ],
-)
-def test_what_cannot_be_with_several_servers_is_refused(line: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        check(parse(line.split()))
 
 
 @loop_over(("asked", "most", "workers"), [(0, 8, 2), (2, 8, 2), (4, 8, 4), (4, 3, 2), (2, 2, 2)])

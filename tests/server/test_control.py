@@ -324,24 +324,6 @@ def test_what_every_request_carries_is_sent() -> None:
         assert all("authorization: bearer x" in asked.head.lower() for asked in server.asked)
 
 
-@loop_over(
-    "base_url",
-    [
-        "",
-        "localhost:8000",
-        "ftp://h",
-        "http://",
-        "http://[::1",
-        "http://h:port",
-        "http://h:99999",
-        "http://h:0",
-    ],
-)
-def test_what_is_no_url_is_refused(base_url: str) -> None:
-    with pytest.raises(UsageError, match="write it like http://localhost:8000"):
-        ServerAddress(base_url)
-
-
 @loop_over("wait_s", [float("nan"), float("inf"), -1.0])
 def test_a_wait_that_is_none_is_refused(wait_s: float) -> None:
     with pytest.raises(UsageError, match="--ready-check-timeout-sec"):

@@ -244,26 +244,6 @@ SECRET = "s3cr3t"
 
 
 @loop_over(
-    "base_url",
-    [
-        f"http://h/?api_key={SECRET}",
-        f"http://h/#{SECRET}",
-        f"http://u:{SECRET}@h/",
-        f"htp://u:{SECRET}@h/?k={SECRET}",
-        f"http:/h?{SECRET}",
-        f"h?{SECRET}",
-        f"u:{SECRET}@h",
-        f"http://h:99999/?k={SECRET}",
-        f"http://u:{SECRET}@[::1/?k={SECRET}",
-    ],
-)
-def test_a_base_url_with_a_secret_is_refused_without_it(base_url: str) -> None:
-    with pytest.raises(UsageError, match="--base-url") as refused:
-        ServerAddress(base_url)
-    assert SECRET not in str(refused.value)
-
-
-@loop_over(
     ("url", "shown"),
     [
         ("http://h:1/a", "http://h:1/a"),

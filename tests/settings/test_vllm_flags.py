@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import loadgen
 from builders.loops import loop_over
 from builders.switchers import FLAGS_OF
 from fakes.virtual_servers import engine_server
@@ -150,26 +149,3 @@ def test_a_recipe_of_2025_runs_as_it_is(
     assert all(
         f"{flag}: " in warnings[0] for flag in ("--trust-remote-code", "--tokenizer-mode", "--no-stream")
     )
-
-
-@loop_over(
-    ("keywords", "message"),
-    [
-        ({"trust_remote_code": True}, "has no effect here: code from a model's repository is never run"),
-        (
-            {"lora_modules": ["x"]},
-            "--lora-modules of `vllm bench serve` is not supported: adapters take no turns",
-        ),
-        ({"multi_turn": True}, "--multi-turn of `vllm bench serve` is --turns N here"),
-        ({"random_input_len": 3, "input_len": 3}, "input_len: given twice, once by its flag's name"),
-        ({"concurrency": 3}, "did you mean 'max_concurrency'?"),
-        ({"endpoint_type": "openai-chat"}, "did you mean 'backend'?"),
-        ({"host": "h"}, "did you mean 'base_url'?"),
-        ({"save_result": True}, "--save-result is a flag of the command alone"),
-        ({"backend": "tgi"}, "backend: tgi: TGI's own"),
-    ],
-)
-def test_a_keyword_of_another_client_says_what_it_is_here(keywords: dict[str, object], message: str) -> None:
-    with pytest.raises(loadgen.LoadgenError) as raised:
-        loadgen.bench(**keywords)  # type: ignore[arg-type]
-    assert message in str(raised.value)

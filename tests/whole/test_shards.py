@@ -195,17 +195,6 @@ def test_a_shard_needs_a_running_server(capsys: pytest.CaptureFixture[str]) -> N
     assert "--shard is a part of the load on a running server: pass its --base-url" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("keywords", "message"), [
-    ({"shard": "2/2", "seed": 1}, "shard: 2/2: shards are counted from 0"),
-    ({"start_at": "soon"}, "start_at: 'soon' is not an instant"),
-    ({"expect_plan": "x"}, "expect_plan: 'x' is not a plan's digest"),
-    ({"shard": "0/2"}, "--shard needs --seed"),
-])  # fmt: skip
-def test_a_call_refuses_the_same(keywords: dict[str, Any], message: str) -> None:
-    with pytest.raises(loadgen.LoadgenError, match=message.replace("(", r"\(")):
-        loadgen.bench("http://127.0.0.1:9", **keywords)
-
-
 def test_a_shard_that_is_not_ready_in_time_measures_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

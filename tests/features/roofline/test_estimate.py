@@ -10,7 +10,6 @@ import pytest
 
 from builders import made_cases as made
 from builders.loops import loop_over
-from loadgen.base.errors import UsageError
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Server
 from loadgen.facts.sensor_facts import SensorSummary
@@ -114,20 +113,6 @@ def test_weights_that_the_engine_itself_makes_smaller_are_counted_so(tmp_path: P
         assert ceiling is not None
         sizes[as_run] = (round(ceiling.weights.dense_bytes / 1e9, 2), ceiling.weights.computes)
     assert sizes == {"": (15.14, "bf16"), "none": (15.14, "bf16"), "fp8": (8.19, "fp8")}
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (Flags(hardware="h2000"), "--hardware h2000: unknown, the nearest is h200"),
-        (Flags(bandwidth_gb_per_s=0.0), "--bandwidth 0: give the GB/s"),
-        (Flags(model_config="none.json"), "none.json cannot be read: No such file"),
-    ],
-)
-def test_flags_are_checked_before_a_run(flags: Flags, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        flags.check()
-    Flags("h200", 4000.0, CONFIG).check()
 
 
 def test_a_checkpoint_that_is_broken_costs_the_roofline_and_nothing_else(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from fakes.scripted_server import PATIENCE_S, Answer, Asked, ScriptedServer, clo
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.features.routed.role_scrapers import RoleScrapers, find_scrapers, parse_metrics_urls
 from loadgen.run.command import keywords
-from loadgen.run.command.bench import check_command
 from loadgen.run.command.options import bench_parser, parse
 from loadgen.server import scraper
 from loadgen.server.exchange import ServerAddress
@@ -178,33 +177,6 @@ def test_each_has_a_role_a_short_name_and_its_own_path(
     assert [place.name for place in places] == names
     assert [place.path for place in places] == paths
     assert [place.role for place in places] == [text.strip().partition("=")[0] for text in texts]
-
-
-@loop_over(
-    ("line", "message"),
-    [
-        ("http://a", "no role is named: write ROLE=URL, as decode="),
-        ("a", "no role is named"),
-        ("encode=http://a", "'encode' is no role: write ROLE=URL.* with router, prefill, decode or worker"),
-        ("worker=a:8000", "worker='a:8000': not a URL: write it like"),
-        ("worker=http://a:0", "not a URL"),
-        ("worker=http://a:x", "not a URL"),
-        ("worker=ftp://a", "not a URL"),
-        ("worker=http://u:secret@a", r"holds credentials \(not shown\)"),
-        ("worker=http://a/é", "percent-encode it"),
-        (f"{A} --metrics-url {A}/", "worker=http://a:8000: this URL is given twice"),
-        (
-            f"{A} --metrics-url decode=http://a:8000",
-            "decode=http://a:8000: this URL is given twice|given twice",
-        ),
-        (f"{A} --base-url http://b", "several --base-url are scraped already: leave one of them out"),
-        (f"{A} --no-observe", "--no-observe scrapes nothing"),
-    ],
-)
-def test_what_cannot_be_scraped_is_refused(line: str, message: str) -> None:
-    with pytest.raises(UsageError, match=f"^--metrics-url.*{message}") as refused:
-        check_command(parse(["--base-url", "http://router", "--metrics-url", *line.split()]))
-    assert "secret" not in str(refused.value)
 
 
 def test_a_call_and_a_campaign_name_them_in_a_list() -> None:
