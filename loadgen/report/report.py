@@ -274,6 +274,7 @@ SECTIONS = (
         has_tail,
         room=Room.FIRST,
         short=attribution_section.summarize_attribution,
+        page=attribution_section.TITLE,
         table=attribution_section.make_attribution_table,
         most_rows=0,
     ),

@@ -119,24 +119,6 @@ def test_a_repeat_that_ran_to_its_end_gives_a_saturated_row_no_latency() -> None
     assert set(made.figures) == {"output_throughput", "failed"}
 
 
-def test_a_load_that_every_name_has_is_no_column() -> None:
-    rows = [row(name=f"m (--max-num-seqs={n})", load=f"max-num-seqs={n}") for n in (2, 4)]
-    assert titles(*rows) == ["model", "conc.", "tok/s"]
-    assert "load" in titles(*rows, row(name="m", load="max-num-seqs=8"))
-
-
-def test_a_value_is_not_broken_where_a_line_can_be_wrapped() -> None:
-    rows = [
-        row(load=f"prefix_len=64 temperature={t}", shape="64 tokens shared, burstiness 0.5" * (t > 0),
-            input_len=64.0 + t, rate_per_s=1.0 + t, verdict="VALID",
-            figures={key: Mean(1234.5) for key in ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")})
-        for t in (0.0, 0.7)
-    ]  # fmt: skip
-    lines = drawn(rows).splitlines()
-    assert max(map(len, lines)) <= 80
-    assert any("temperature=0.7" in line for line in lines)
-
-
 def test_numbers_of_a_column_have_the_same_decimals() -> None:
     rows = [row(figures={"mean_ttft_ms": Mean(mean)}) for mean in (2.345, 11.5, 12345.6)]
     assert [cells[-1] for cells in load_table.make_load_table(rows).body] == ["2.35", "11.50", "12345.60"]
@@ -152,33 +134,6 @@ def test_what_ran_in_part_as_a_simulation_is_named() -> None:
     rows = [row(), row(name="s", simulated=True)]
     assert [each.shown_name for each in rows] == ["m", "s (SIMULATED)"]
     assert load_table.list_legend(rows) == [f"s: {load_table.SIMULATION}"]
-
-
-def test_our_own_runs_are_rows_and_repeats_one() -> None:
-    runs = [made_runs.run(seed=1), made_runs.run(seed=2), made_runs.run(seed=3, concurrency=8)]
-    made, other = load_table.merge_repeats([load_table.make_load_row(run) for run in runs])
-    means = [run.metrics.ttft.mean_ms for run in runs]
-    assert (made.name, made.load.name, made.load.max_concurrency, made.runs) == ("org/m", "made", 4, 2)
-    assert (*made.load.lengths, made.load.requests) == (64, 16, 24)
-    assert made.figures["mean_ttft_ms"].mean == pytest.approx(sum(means[:2]) / 2)
-    assert made.figures["failed"].mean == 0
-    assert made.verdict == runs[0].verdict.level.value
-    assert (other.load.max_concurrency, other.runs, other.figures["mean_ttft_ms"]) == (8, 1, Mean(means[2]))
-
-
-def test_a_narrow_table_leaves_out_what_others_say_too() -> None:
-    keys = [key for key in load_table.FIGURES if key != "request_goodput"]
-    rows = [
-        row(
-            figures={key: Mean(123456.0, 12.0) for key in keys}, runs=n, input_len=1000.0 * n, verdict="VALID"
-        )
-        for n in (1, 2)
-    ]
-    lines = drawn(rows).splitlines()
-    assert max(map(len, lines)) <= 80
-    assert "P50" not in " ".join(lines[:4])
-    assert "1000 / 16" in lines[5]
-    assert "median_ttft_ms" in [column.key for column in load_table.make_load_table(rows).columns]
 
 
 def of_seed(seed: int, mean: float, **facts: Any) -> LoadRow:
@@ -290,20 +245,3 @@ def test_runs_at_one_load_are_one_point_of_its_curve() -> None:
     assert load_table.find_dips(rows) == []
     (line,) = load_table.find_dips([*rows, row(concurrency=3, figures={"output_throughput": Mean(100.0)})])
     assert line.startswith("throughput falls at 3 at a time (230 → 100 tok/s) and rises again (461)")
-
-
-def test_a_table_too_wide_is_drawn_in_parts_with_whole_words() -> None:
-    figures = dict.fromkeys(load_table.FIGURES, Mean(1234.5))
-    rows = [
-        replace(
-            row(name=f"a-{at}", concurrency=at, figures=figures),
-            load=Load(name=f"profile-{at}", requests=10 * at, max_concurrency=at, input_len=7.0 * at),
-            verdict="SUSPECT",
-        )
-        for at in (1, 2, 4)
-    ]
-    text = drawn(rows)
-    assert max(map(len, text.splitlines())) <= 80
-    words = text.split()
-    assert words.count("profile-4") > 1  # each part names its rows
-    assert {"requests", "verdict", "SUSPECT", "goodput"} <= set(words)

@@ -209,7 +209,8 @@ def list_columns(found: Attribution) -> list[WaitColumn]:
     return [column for column in every if len(column.rows)]
 
 
-TITLE = "where the time goes"
+TITLE = "Where the time goes"
+_UNKNOWN = 0.5  # of a tail: from there on a line names what would show more
 ABOUT = "the wait for a first token from when the request was due, and the gap between two messages"
 NOTHING = (
     "nothing to explain: TTFT beyond P99, and gaps beyond P99 ITL, are longer than the median by less than "
@@ -229,10 +230,12 @@ def describe_attribution(result: Result, options: ReportOptions) -> Iterator[str
     """Yield lines on what the table of parts is of and rests on; a line if there is nothing to explain."""
     found = find_attribution(result)
     if found is not None and found.nothing_to_explain:
-        yield f"{TITLE}: {NOTHING}"
+        yield f"{TITLE.lower()}: {NOTHING}"
     elif found is not None:
-        yield f"{TITLE}: {ABOUT}"
+        yield f"{TITLE.lower()}: {ABOUT}"
         yield from (*describe_basis(found), *describe_means(result.facts, found))
+        if any(tail.share("unknown") >= _UNKNOWN for _, tail in found.tails):
+            yield "`loadgen explain` names what would show more of what is unknown"
 
 
 def summarize_attribution(result: Result, options: ReportOptions) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
@@ -13,7 +12,9 @@ from msgspec.structs import replace
 
 from loadgen.base import clock
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.base.printing import print_text
+from loadgen.base.passages import Passage
+from loadgen.base.printing import print_passages
+from loadgen.base.tables import make_table
 from loadgen.base.text import format_count
 from loadgen.facts.calibration import Calibration, Error
 from loadgen.features.selftest import kept_selftests
@@ -31,8 +32,6 @@ _MARGIN = 1.3  # a step with twice the streams takes longer
 _LEAST_MESSAGES = 4
 _LEAST_CPU_US = 0.1  # of a message: no clock of CPU time is finer
 _LEAST_INTERVAL_MS = 0.5  # at the pace of a warm-up: one process writes all messages
-_COLUMNS = (("workers", 7), ("streams", 10), ("tok/s", 12), ("× one", 8), ("gap error: median", 19),
-            ("P99", 12), ("CPU a token", 12))  # fmt: skip
 
 
 class Capacity(msgspec.Struct, frozen=True):
@@ -151,7 +150,7 @@ def measure_at_pace(workload: Profile, transport: str, warmed: Records, workers:
     """Run the self-test at the load to come, with the warm-up's pace; print the result and cache it."""
     load = _add_pace(workload, warmed)
     measured = _measure_and_keep(load, transport, workers)
-    print_text("\n".join((f"self-test at {load.words}:", *format_transport(measured))), sys.stdout)
+    print_passages([make_transport_passage(measured, f"self-test of {transport} at {load.words}")])
 
 
 def measure_one_worker(workload: Profile, transport: str, warmed: Records) -> Calibration:
@@ -180,52 +179,49 @@ def _measure_and_keep(load: SelftestLoad, transport: str, workers: int) -> Calib
     return measured[transport]
 
 
-def format_transport(measured: Calibration) -> list[str]:
-    """Return lines of at most 80 columns on a transport's self-test: errors, capacity, reads and CPU."""
-    lines = [f"{measured.transport + ': error':<14}{'median':>22}{'P99':>22}{'max':>22}"]
-    for name, error in (("TTFT", measured.ttft), ("message gap", measured.gap), ("E2E", measured.e2e)):
-        values_us = (error.median_us, error.p99_us, error.max_us)
-        lines.append(f"  {name:<12}" + "".join(f"{_format_error(error, us):>22}" for us in values_us))
+def make_transport_passage(measured: Calibration, title: str) -> Passage:
+    """Make the passage of a transport's self-test: capacity, reads and CPU, and a table of errors."""
+    capacity = "no load that was tried was held"
     if measured.capacity_streams:
-        capacity = "" if measured.capacity_bounded else "at least "
-        capacity += f"{measured.capacity_tokens_per_s:,.0f} tok/s, on {measured.capacity_streams:,} streams"
-    else:
-        capacity = "no load that was tried was held"
-    return [
-        *lines,
-        f"  capacity          {capacity}",
-        f"  messages a read   {measured.events_per_read:.4f}",
-        f"  CPU per token     {measured.cpu_us_per_token:.1f} µs",
+        least = "" if measured.capacity_bounded else "at least "
+        capacity = (
+            f"{least}{measured.capacity_tokens_per_s:,.0f} tok/s, on {measured.capacity_streams:,} streams"
+        )
+    errors = {"TTFT": measured.ttft, "message gap": measured.gap, "E2E": measured.e2e}
+    body = [
+        (name, *(_format_error(error, us) for us in (error.median_us, error.p99_us, error.max_us)))
+        for name, error in errors.items()
     ]
+    reads, cpu_us = measured.events_per_read, measured.cpu_us_per_token
+    facts = (
+        ("capacity", capacity),
+        ("messages a read", f"{reads:.4f}"),
+        ("CPU per token", f"{cpu_us:.1f} µs"),
+    )
+    return Passage(title, facts=facts, table=make_table(("error", "median", "P99", "max"), body))
 
 
-def format_workers(measured: Sequence[Calibration], ended: Sequence[str]) -> list[str]:
-    """Return a table of a transport's self-tests with growing workers, a row each, speed-up over the first.
+def make_workers_passage(measured: Sequence[Calibration], ended: Sequence[str], title: str) -> Passage:
+    """Make the passage of a transport's self-tests with growing workers, a row each, × the first.
 
-    `ended` has why no higher load was tried for each, "" if one was; lines below list these.
+    `ended` has why no higher load was tried for each, "" if one was: remarks have these.
     """
-    lines = ["".join(f"{name:>{width}}" for name, width in _COLUMNS)]
+    one, body = measured[0].capacity_tokens_per_s, []
     for each in measured:
         least = "" if each.capacity_bounded or not each.capacity_streams else "≥ "
-        one = measured[0].capacity_tokens_per_s
-        cells = (
-            str(each.workers),
-            f"{each.capacity_streams:,}",
-            f"{least}{each.capacity_tokens_per_s:,.0f}",
-            f"{each.capacity_tokens_per_s / one:.2f}" if one else "–",
-            f"{each.gap.median_us:,.1f} µs",
-            f"{each.gap.p99_us:,.1f} µs",
-            f"{each.cpu_us_per_token:.1f} µs",
-        )
-        lines.append("".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True)))
-    words = zip(measured, ended, strict=True)
-    return lines + [
-        f"  {format_count(each.workers, 'worker')}: no higher load was tried: {why}"
-        for each, why in words
+        cells = [str(each.workers), f"{each.capacity_streams:,}", f"{least}{each.capacity_tokens_per_s:,.0f}"]
+        cells.append(f"{each.capacity_tokens_per_s / one:.2f}" if one else "–")
+        cells += [f"{us:,.1f}" for us in (each.gap.median_us, each.gap.p99_us, each.cpu_us_per_token)]
+        body.append(cells)
+    titles = ("workers", "streams", "tok/s", "× one", "gap error µs", "P99 µs", "CPU a token µs")
+    remarks = (
+        f"{format_count(each.workers, 'worker')}: no higher load was tried: {why}"
+        for each, why in zip(measured, ended, strict=True)
         if why
-    ]
+    )
+    return Passage(title, table=make_table(titles, body), remarks=tuple(remarks))
 
 
 def _format_error(error: Error, us: float) -> str:
     percent = error.percent(us)
-    return f"{us:,.{1 * (us < 100)}f} µs {percent:6.{2 * (percent < 100)}f} %"
+    return f"{us:,.{1 * (us < 100)}f} µs, {percent:.{2 * (percent < 100)}f} %"

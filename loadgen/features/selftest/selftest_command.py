@@ -12,11 +12,18 @@ from msgspec.structs import replace
 from loadgen.base import clock
 from loadgen.base.errors import decide_exit_code
 from loadgen.base.parsing import MOST_STREAMS, Parser, integer_between, number_between, parse_arguments
-from loadgen.base.printing import add_json_flag, print_one_object, print_text
+from loadgen.base.passages import Passage
+from loadgen.base.printing import add_json_flag, print_one_object, print_passages, print_text
+from loadgen.base.tables import make_table
 from loadgen.base.text import format_count
 from loadgen.facts.calibration import Calibration
 from loadgen.features.selftest import kept_selftests
-from loadgen.features.selftest.capacity import calibrate, format_transport, format_workers, measure_client
+from loadgen.features.selftest.capacity import (
+    calibrate,
+    make_transport_passage,
+    make_workers_passage,
+    measure_client,
+)
 from loadgen.features.selftest.trial import (
     USUAL_STREAMS,
     Seen,
@@ -62,10 +69,8 @@ def main(argv: Sequence[str]) -> int:
         deadline_ns = clock.now_ns() + int(seconds * 1e9)
         with choose_display(quiet=False).waiting("what servers send: one mode after the other", forks=True):
             modes = {mode.words: examine(mode, transports) for mode in MODES}
-        lines = draw_modes(modes, transports)
-        print_text(
-            "\n".join([*lines, f"\n{load.words}, against the null server on this machine:\n"]), sys.stdout
-        )
+        print_passages([make_mode_passage(modes, transports)])
+        print_text(f"\n{load.words}, against the null server on this machine:\n", sys.stdout)
         if options.workers > 1:
             if options.transport is None:
                 transports = (choose_transport(None, ServerAddress(_HERE).target("/"), load.streams).name,)
@@ -78,7 +83,8 @@ def main(argv: Sequence[str]) -> int:
                     f"error and capacity of {transport}", left_s, forks=True
                 ):
                     by_name |= measure_client(load, (transport,), left_s)
-                print_text("\n".join(format_transport(by_name[transport])), sys.stdout, end="\n\n")
+                print_passages([make_transport_passage(by_name[transport], transport)])
+                print_text("", sys.stdout)
             measured = list(by_name.values())
         if options.save and kept_selftests.remember(measured):
             print_text(f"kept for later reports in {kept_selftests.cache_path()}", sys.stdout)
@@ -123,7 +129,8 @@ def _measure_growing(
             measured.append(found)
             every.append(found)
             ended.append(capacity.ended)
-        print_text("\n".join((f"{transport}:", *format_workers(measured, ended))), sys.stdout, end="\n\n")
+        print_passages([make_workers_passage(measured, ended, transport)])
+        print_text("", sys.stdout)
     return every
 
 
@@ -214,11 +221,17 @@ def find_fault(seen: Seen, tokens: int) -> str:
     return "ok" if seen.tokens == tokens else f"{seen.tokens} tokens of {tokens}"
 
 
-def draw_modes(outcomes: Mapping[str, Mapping[str, str]], transports: Sequence[str]) -> list[str]:
-    """Draw the table of modes as lines, faults after it."""
-    lines, faults = [f"{'what the server sends':<28}" + "".join(f"{name:>10}" for name in transports)], []
-    for words, by_transport in outcomes.items():
-        cells = (f"{'ok' if outcome == 'ok' else 'wrong':>10}" for outcome in by_transport.values())
-        lines.append(f"  {words:<26}" + "".join(cells))
-        faults += [f"{words}, {name}: {wrong}" for name, wrong in by_transport.items() if wrong != "ok"]
-    return lines + faults
+def make_mode_passage(outcomes: Mapping[str, Mapping[str, str]], transports: Sequence[str]) -> Passage:
+    """Make the passage of modes: a row each, what a transport saw of it; remarks have the faults."""
+    body = [
+        (words, *("ok" if outcome == "ok" else "wrong" for outcome in by_transport.values()))
+        for words, by_transport in outcomes.items()
+    ]
+    faults = (
+        f"{words}, {name}: {wrong}"
+        for words, by_transport in outcomes.items()
+        for name, wrong in by_transport.items()
+        if wrong != "ok"
+    )
+    table = make_table(("what the server sends", *transports), body)
+    return Passage("", table=table, remarks=tuple(faults))

@@ -11,21 +11,11 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import MS_NS, SECOND_NS
-from loadgen.base.passages import Curve, CurveStyle, Floats, Panel, Passage, Spans
+from loadgen.base.passages import Curve, CurveStyle, Floats, Panel, Spans
 from loadgen.base.tables import Table, make_table
 from loadgen.base.text import GIB, format_count
-from loadgen.features.attribution.attribution import Attribution, PartRows
-from loadgen.features.attribution.attribution_section import (
-    ABOUT,
-    NOTHING,
-    TITLE,
-    describe_basis,
-    describe_means,
-    find_attribution,
-    list_columns,
-    list_part_times,
-    make_wait_table,
-)
+from loadgen.features.attribution.attribution import PartRows
+from loadgen.features.attribution.attribution_section import find_attribution, list_part_times
 from loadgen.features.attribution.parts import ROWS
 from loadgen.figures.figure_table import LATENCIES, SELECTABLE
 from loadgen.figures.metrics import list_gaps
@@ -35,7 +25,6 @@ from loadgen.records.record import Records
 from loadgen.report.run_directory import Result
 from loadgen.server.sample_file import LEAST_SAMPLES, SampledSeries, list_gauge_series, thin_series
 from loadgen.study.pages.colours import SHADES
-from loadgen.verdict.evidence import has_tail
 
 MOST_POINTS = 400  # over time
 MOST_RANKS = 240  # of a distribution
@@ -386,34 +375,13 @@ def _plot_series(chart: _SampleChart, series: Sequence[SampledSeries], begin_ns:
 
 
 MOST_WAITS = 20  # of a panel
-_UNKNOWN, _MOSTLY_UNKNOWN = 0.5, 0.95  # of a tail: from there on a remark says so; no bar is drawn
+_MOSTLY_UNKNOWN = 0.95  # of a tail: from there on no bar is drawn
 
 
-def make_attribution_section(run: Result) -> Passage:
-    """Make the section of where the time goes; empty if a run is too short, or has no times of tokens."""
-    title, found = TITLE.capitalize(), find_attribution(run) if has_tail(run.facts) else None
-    if found is None:
-        return Passage(title)
-    if found.nothing_to_explain:
-        return Passage(title, "attribution", remarks=(NOTHING,))
-    more = any(tail.share("unknown") >= _UNKNOWN for _, tail in found.tails)
-    hint = ("`loadgen explain` names what would show more of what is unknown",) if more else ()
-    return Passage(
-        title,
-        "attribution",
-        table=make_wait_table(list_columns(found)),
-        panels=tuple(plot_waits(run, found)),
-        remarks=(
-            f"{ABOUT}: mean ms, and share of the whole",
-            *describe_basis(found),
-            *describe_means(run.facts, found),
-            *hint,
-        ),
-    )
-
-
-def plot_waits(run: Result, found: Attribution) -> Iterator[Panel]:
+def plot_waits(run: Result) -> Iterator[Panel]:
     """Yield the panels of the slowest first tokens and of the longest gaps, if enough of them is known."""
+    if (found := find_attribution(run)) is None or found.nothing_to_explain:
+        return
     for key, title, wait, since, waits in (
         ("slowest-first-tokens", "Slowest first tokens", "request", "ms, since it was due", found.ttft),
         ("longest-gaps", "Longest gaps", "gap", "ms, since the message before", found.gaps),

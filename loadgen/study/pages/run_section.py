@@ -16,6 +16,7 @@ from loadgen.base.passages import Passage, find_passage
 from loadgen.base.secrecy import HIDDEN
 from loadgen.base.tables import Number, Table, format_number, make_table
 from loadgen.base.text import GIB
+from loadgen.features.attribution import attribution_section
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.figure_table import LATENCIES, Figure, percentile_name
 from loadgen.figures.metrics import Metrics, list_known_throughputs, measure_latencies
@@ -28,9 +29,8 @@ from loadgen.settings.data_settings import RANDOM
 from loadgen.study import load_table
 from loadgen.study.compare.comparison_report import describe_load
 from loadgen.study.pages import run_charts
-from loadgen.study.pages.run_charts import make_attribution_section
 from loadgen.study.run_summary import Reported, shorten_name
-from loadgen.verdict.evidence import least_samples
+from loadgen.verdict.evidence import has_tail, least_samples
 from loadgen.verdict.verdict import Level
 
 _RANKS = (90.0, 95.0, 99.0)  # percentiles that every table of latencies has
@@ -50,7 +50,7 @@ _RATE_CARDS: tuple[_RateCard, ...] = (
     ("Requests", "", {"request_throughput": "per s"}),
 )
 _STATISTICS = {"mean": "mean", "P50": "median", "P99": "p99"}  # of another client's latencies
-_PLACED = ("", "Notes", "Environment")  # each has a place of its own, or none
+_PLACED = ("", "Notes", "Environment", attribution_section.TITLE)  # each has a place of its own, or none
 
 
 class CardFigure(msgspec.Struct, frozen=True):
@@ -169,11 +169,11 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool, divide: bool) -> It
         few = (f"from N: fewer samples than an upper bound at 99 % needs ({least}); raise --num-prompts",)
     yield Passage("Latencies", "latencies", table=latencies, remarks=few)
     if divide:
-        yield make_attribution_section(run)
+        waits = tuple(run_charts.plot_waits(run)) if has_tail(run.facts) else ()
+        yield replace(_make_section(attribution_section.TITLE, run), key="attribution", panels=waits)
     yield _make_charts(run, draw)
     for title in dict.fromkeys(section.page for section in report.SECTIONS if section.page not in _PLACED):
-        table = report.find_page_table(title, run)
-        yield Passage(title, lines=report.list_page_lines(title, run), table=table)
+        yield _make_section(title, run)
     again, notes = shlex.join(["loadgen", *run.facts.command[1:]]), []
     if not run.facts.seed_chosen:
         notes.append(
@@ -188,6 +188,11 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool, divide: bool) -> It
     yield Passage("Notes", folded=True, lines=tuple(lines))
     facts = tuple(_list_environment(run))
     yield Passage("Environment", "environment", folded=True, facts=facts)
+
+
+def _make_section(title: str, run: Result) -> Passage:
+    """Make the passage of the report's sections that stand under a title of the page."""
+    return Passage(title, lines=report.list_page_lines(title, run), table=report.find_page_table(title, run))
 
 
 def _make_charts(run: Result, draw: bool) -> Passage:

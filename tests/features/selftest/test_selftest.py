@@ -14,9 +14,15 @@ import pytest
 from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import MeasureError
+from loadgen.base.passages import render_passage
 from loadgen.facts.calibration import Calibration, Error
 from loadgen.features.selftest import capacity, kept_selftests, selftest_command
-from loadgen.features.selftest.capacity import Capacity, format_transport, format_workers, search
+from loadgen.features.selftest.capacity import (
+    Capacity,
+    make_transport_passage,
+    make_workers_passage,
+    search,
+)
 from loadgen.features.selftest.selftest_command import MODES, find_fault
 from loadgen.features.selftest.trial import Seen, SelftestLoad
 from loadgen.host.environment import describe_machine
@@ -131,46 +137,10 @@ def calibrated(capacity: tuple[float, int, bool]) -> Calibration:
     )
 
 
-EXPECTED = [
-    "httpx: error                  median                   P99                   max",
-    "  TTFT            23,342 µs  37.97 %    45,274 µs  73.64 % 1,060,274 µs   1725 %",
-    "  message gap        0.2 µs   0.00 %      80.0 µs   0.40 %       400 µs   2.00 %",
-    "  E2E                0.0 µs   0.00 %       0.0 µs   0.00 %       0.0 µs   0.00 %",
-    "  capacity          11,234 tok/s, on 1,024 streams",
-    "  messages a read   1.0009",
-    "  CPU per token     75.8 µs",
-]
-
-
-def test_the_table_is_narrow_and_says_every_figure() -> None:
-    lines = format_transport(calibrated((11_234.5, 1024, True)))
-    assert lines == EXPECTED
-    assert max(map(len, lines)) <= 80
-
-
-GROWN = [
-    "workers   streams       tok/s   × one  gap error: median         P99 CPU a token",
-    "      1     1,024      50,000    1.00             0.2 µs     80.0 µs     75.8 µs",
-    "      2     2,048     100,000    2.00             0.2 µs     80.0 µs     75.8 µs",
-    "      4     2,048   ≥ 120,000    2.40             0.2 µs     80.0 µs     75.8 µs",
-    "  4 workers: no higher load was tried: at 4,096 streams the null servers were at their end",
-]
-
-
-def test_the_table_of_workers_is_narrow_and_names_what_ended_the_search() -> None:
-    figures = [(50_000.0, 1024, True), (100_000.0, 2048, True), (120_000.0, 2048, False)]
-    measured = [
-        calibrated(capacity).model_copy(update={"workers": workers})
-        for workers, capacity in zip((1, 2, 4), figures, strict=True)
-    ]
-    lines = format_workers(measured, ["", "", "at 4,096 streams the null servers were at their end"])
-    assert lines == GROWN
-    assert max(map(len, lines[:-1])) <= 80
-
-
 def test_a_table_of_workers_of_which_one_held_nothing_has_no_ratio() -> None:
-    _, line = format_workers([calibrated((0.0, 0, True))], [""])
-    assert line.split()[:4] == ["1", "0", "0", "–"]
+    table = make_workers_passage([calibrated((0.0, 0, True))], [""], "wire").table
+    assert table is not None
+    assert table.body[0][:4] == ("1", "0", "0", "–")
 
 
 @loop_over(
@@ -182,8 +152,7 @@ def test_a_table_of_workers_of_which_one_held_nothing_has_no_ratio() -> None:
     ],
 )
 def test_a_capacity_says_whether_there_may_be_more(capacity: tuple[float, int, bool], words: str) -> None:
-    (line,) = (line for line in format_transport(calibrated(capacity)) if line.startswith("  capacity"))
-    assert line.removeprefix("  capacity").strip() == words
+    assert make_transport_passage(calibrated(capacity), "wire").facts[0] == ("capacity", words)
 
 
 @loop_over(
@@ -253,7 +222,9 @@ def test_the_whole_self_test_in_short(capsys: pytest.CaptureFixture[str]) -> Non
         assert (found.streams, found.interval_ms) == (4, 5.0)
         assert found.cpu_us_per_token > 0
         assert found.ttft.median_us > 0
-        assert set(format_transport(found)) <= set(printed)
+        assert set(render_passage(make_transport_passage(found, found.transport)).splitlines()) <= set(
+            printed
+        )
 
 
 @pytest.mark.whole

@@ -23,13 +23,12 @@ from builders.made_cases import WHEN
 from builders.made_sessions import made, rows_of
 from loadgen.base.passages import render_passages
 from loadgen.base.tables import cut_middle
-from loadgen.base.text import WIDTH, format_json
+from loadgen.base.text import format_json
 from loadgen.report.load_identity import Load
 from loadgen.study.compare import comparison_report
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.comparison_report import SweptLoads, make_turn_table
-from loadgen.study.compare.model import ALONE, ComparedFigure, ComparedLoad, ComparisonOptions
-from loadgen.study.pages.document import compose_document
+from loadgen.study.compare.model import ComparedFigure, ComparedLoad, ComparisonOptions
 from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import SESSION_MS, Reported, summarise_run
 
@@ -60,21 +59,6 @@ def write_markdown(comparisons: Sequence[ComparedLoad]) -> str:
     return render_passages(comparison_report.make_load_passages(comparisons), markdown=True)
 
 
-def test_the_text_can_be_read(found: list[ComparedLoad]) -> None:
-    lines = write(found[:1]).splitlines()
-    assert max(map(len, lines)) <= WIDTH
-    assert lines[0] == "high-load: 2048 in / 128 out, 100 requests, 8 at a time"
-    assert "faster        Qwen3-8B-FP8: 2.00× (1.99–2.01) by tok/s; 5 pairs" in lines
-    assert "no verdict    Qwen3-8B-AWQ: unlike the baseline" in lines
-    assert "failed        Qwen3-8B-GGUF: no kernel <for> it | at all" in lines
-    table = lines[lines.index("") + 1 :]
-    assert table[0].split()[:5] == ["tok/s", "TTFT", "ms", "TPOT", "ms"]
-    at = table.index("Qwen3-8B (baseline)")
-    assert table[at + 1].split()[:6] == ["100.0", "±1.0", "1000", "±10", "80.00", "±0.79"]
-    assert table[table.index("Qwen3-8B-FP8") + 1].split()[:3] == ["200.2", "±2.2", "▲"]
-    assert "Qwen3-8B-AWQ: not compared: requests: 200, baseline 100" in lines
-
-
 def test_what_is_undecided_says_what_it_takes(found: list[ComparedLoad]) -> None:
     said = " ".join(write(found).split())
     effect = next(line for line in found[0].lines if line.name == LONG).effects["output_throughput"]
@@ -88,17 +72,6 @@ def test_a_sentence_of_many_rows_is_told_once() -> None:
     said = " ".join(write(compare_runs(rows, ComparisonOptions())).split())
     assert said.count("one run a side has no spread") == 1
     assert "row 0, row 1, row 2: one run a side" in said
-
-
-def test_markdown_is_a_table_and_a_list(found: list[ComparedLoad]) -> None:
-    said = write_markdown(found[:1]).splitlines()
-    assert said[0] == "### high-load: 2048 in / 128 out, 100 requests, 8 at a time"
-    assert "* **faster** Qwen3-8B-FP8: 2.00× (1.99–2.01) by tok/s; 5 pairs" in said
-    table = [line for line in said if line.startswith("| ")]
-    assert table[0].startswith("| checkpoint | tok/s | TTFT ms | TPOT ms |")
-    assert table[3].startswith("| Qwen3-8B-FP8 | 200.2 ±2.2 ▲<br>2.00× (1.99–2.01) |")
-    assert any("&lt;for&gt; it \\| at all" in line for line in said)
-    assert len({line.count(" | ") for line in table}) == 1
 
 
 def test_csv_has_every_digit(found: list[ComparedLoad]) -> None:
@@ -256,23 +229,6 @@ def test_repeats_are_a_mean_with_its_interval_and_the_gravest_verdict() -> None:
     assert (second.figures["output_throughput"].mean, second.runs, second.verdict) == (20.0, 2, "INVALID")
 
 
-def test_one_table_takes_the_place_of_nothing_to_compare() -> None:
-    text = write(compare_runs([run("a", 100.0 * n, at(n)) for n in (1, 2, 8)], ComparisonOptions()))
-    assert text.splitlines() == [
-        "2048 in / 128 out, 100 requests",
-        "  conc.  tok/s    TTFT   TPOT",
-        "                    ms     ms",
-        "  -----  -----  ------  -----",
-        "a",
-        "      1  100.0  1000.0  80.00",
-        "      2  200.0   500.0  40.00",
-        "      8  800.0   125.0  10.00",
-    ]
-    assert ALONE not in text
-    alone = write(compare_runs([run("a", 1.0)], ComparisonOptions()))
-    assert ALONE in " ".join(alone.split())
-
-
 def test_marks_of_a_row_name_its_load() -> None:
     suspect = {"level": "SUSPECT", "doubts": ("thin",)}
     reported = [run("a", 1.0, at(1)), run("a", 2.0, at(2), **suspect), run("a", 3.0, at(8), **suspect)]
@@ -281,42 +237,11 @@ def test_marks_of_a_row_name_its_load() -> None:
     assert named.notes == ["a, 2 at a time; a, 8 at a time; b, 4 at a time: SUSPECT: thin"]
 
 
-def test_a_simulation_is_marked_in_every_form() -> None:
-    reported = [run("a", 1.0 * n, at(n), simulated="instant") for n in (1, 2)]
-    found = compare_runs(reported, ComparisonOptions())
-    line = "SIMULATED: the embedded engine answered with a preset's timing; no model ran"
-    text, markdown = write(found), write_markdown(found)
-    assert "a (SIMULATED)" in text.splitlines()
-    assert text.splitlines()[-1] == line
-    assert "| a (SIMULATED) | 1 |" in markdown
-    assert f"* {line}" in markdown
-    rows = comparison_report.render_csv(found).splitlines()
-    place = rows[0].split(",").index("simulated")
-    assert {row.split(",")[place] for row in rows[1:]} == {"true"}
-    stored = json.loads(format_json(comparison_report.encode_comparisons(found)))
-    assert [row["model"] for row in stored["loads"]["rows"]] == ["a (SIMULATED)"] * 2
-    assert stored["comparisons"][0]["rows"][0]["simulated"] is True
-
-
 def test_a_simulation_is_not_ranked_against_a_server() -> None:
     reported = [*runs("a", [1.0, 1.1, 1.0]), *runs("b", [9.0, 9.1, 9.0], simulated="instant")]
     text = write(compare_runs(reported, ComparisonOptions()))
     assert "no verdict    b (SIMULATED)" in text
     assert "b: not compared: a simulation, baseline a real server" in " ".join(text.split())
-
-
-def test_eighty_columns_hold_repeats_and_percentiles() -> None:
-    figures = {
-        "request_throughput": 1234.5, "median_ttft_ms": 1234.5, "p99_ttft_ms": 12345.6,
-        "mean_e2el_ms": 12345.6,
-    }  # fmt: skip
-    reported = [
-        one
-        for n in (1, 2, 1024)
-        for one in runs("a", [10101.0 * n, 10202.0 * n, 10300.0 * n], at(n), figures=figures, level="SUSPECT")
-    ]
-    text = write(compare_runs(reported, ComparisonOptions()))
-    assert max(map(len, text.splitlines())) <= WIDTH
 
 
 TURNS = [3, 3, 6]
@@ -340,14 +265,6 @@ def test_rows_of_sessions_are_compared_turn_by_turn() -> None:
     assert table.body[1] == ("2", "40.0", "50.0 %", "40.0", "0.0 %")
     for shown in (write([compared]), write_markdown([compared])):
         assert "TTFT and cached share by turn" in shown
-
-
-def test_a_pages_table_of_numbers_is_to_the_right() -> None:
-    html = pytest.importorskip("loadgen.study.pages.html", reason="needs jinja2", exc_type=ImportError)
-    both = [reported("warm", True), reported("cold", False)]
-    page = html.render_page(compose_document(both, compare_runs(both, ComparisonOptions())))
-    for title, style in (("TTFT and cached share by turn", ""), ("Ranking", ' class="words"')):
-        assert f'<summary>{title}</summary><div class="scroll" tabindex="0"><table{style}>' in page
 
 
 def test_a_sessions_duration_is_a_figure_of_the_comparison() -> None:

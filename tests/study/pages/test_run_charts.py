@@ -13,9 +13,9 @@ from builders.loops import loop_over
 from loadgen import __version__
 from loadgen.base.passages import CurveStyle, Panel
 from loadgen.base.structs import replace
-from loadgen.base.tables import Number
 from loadgen.features.attribution.parts import PARTS
 from loadgen.figures.distribution import Distribution
+from loadgen.report import report
 from loadgen.report.run_directory import Result
 from loadgen.server.sample_file import KeptSamples, SampledSeries
 from loadgen.server.server_counters import ServerSample, ServerWindow
@@ -23,7 +23,7 @@ from loadgen.study.importers.clients import loadgen_runs
 from loadgen.study.pages import html, run_charts
 from loadgen.study.pages.colours import DARK, LIGHT, SHADES
 from loadgen.study.pages.document import compose_document
-from loadgen.study.pages.run_charts import make_attribution_section, plot_waits
+from loadgen.study.pages.run_charts import plot_waits
 
 MILLION = made_runs.run(requests=4000, tokens=250, concurrency=64)
 
@@ -243,24 +243,8 @@ def test_damaged_samples_are_a_remark() -> None:
 BUSY = made.run(made.BUSY)
 
 
-def test_the_table_has_mean_and_share_of_each_part() -> None:
-    table = make_attribution_section(BUSY).table
-    assert table is not None
-    assert [column.title for column in table.columns] == [
-        "ms, mean", "first token (n=100)", "beyond P99 TTFT (n=1)", "gaps beyond P99 (n=31)",
-    ]  # fmt: skip
-    rows = {row[0]: row[1:] for row in table.body}
-    assert list(rows) == [
-        "sent late", "round trip", "path delay", "HTTP, tokenizing", "queue", "prefill", "decode step",
-        "others' prefill", "unknown", "total",
-    ]  # fmt: skip
-    queue = rows["queue"]
-    assert list(queue) == ["6.38 (14 %)", "440.00 (86 %)", "–"]
-    assert [round(cell.value, 2) for cell in queue if isinstance(cell, Number)] == [6.38, 440.0]
-
-
 def test_bars_are_whole_waits_longest_first() -> None:
-    tokens, gaps = plot_waits(BUSY, made.BUSY)
+    tokens, gaps = plot_waits(BUSY)
     assert (tokens.key, gaps.key) == ("slowest-first-tokens", "longest-gaps")
     for panel, waits in ((tokens, made.BUSY.ttft), (gaps, made.BUSY.gaps)):
         longest_ms = np.sort(waits.whole_ns)[::-1][: run_charts.MOST_WAITS] / 1e6
@@ -281,20 +265,17 @@ def test_bars_are_whole_waits_longest_first() -> None:
 
 
 def test_each_part_has_a_colour_of_its_own_in_both_themes() -> None:
-    shades = [spans.tone for spans in next(plot_waits(BUSY, made.BUSY)).spans]
+    shades = [spans.tone for spans in next(plot_waits(BUSY)).spans]
     assert set(shades) <= set(SHADES.values())
     for theme in (LIGHT, DARK):
         assert len({theme[each] for each in SHADES.values()}) == len(PARTS)
 
 
 def test_what_is_not_known_is_not_drawn() -> None:
-    assert list(plot_waits(made.run(made.NOTHING_KNOWN), made.NOTHING_KNOWN)) == []
-    unknown = make_attribution_section(made.run(made.NOTHING_KNOWN))
-    assert "`loadgen explain` names what would show more of what is unknown" in unknown.remarks
-    nothing = make_attribution_section(made.run(made.SMOOTH))
-    assert (nothing.panels, nothing.table) == ((), None)
-    assert nothing.remarks[0].startswith("nothing to explain: ")
-    assert not make_attribution_section(made_runs.run(requests=5))
+    assert list(plot_waits(made.run(made.NOTHING_KNOWN))) == []
+    lines = report.list_page_lines("Where the time goes", made.run(made.NOTHING_KNOWN))
+    assert "`loadgen explain` names what would show more of what is unknown" in lines
+    assert list(plot_waits(made.run(made.SMOOTH))) == []
 
 
 def test_the_page_has_the_section_its_pictures_and_their_words() -> None:
