@@ -256,7 +256,7 @@ class _PageReader(HTMLParser):
     def handle_data(self, data: str) -> None:
         """Add text to the open cell, heading or line."""
         if self._cell is not None:
-            self._cell.append(data)
+            self._cell.append(data.translate(_LEFT_OUT))
         elif self._head:
             self._line += data.replace("\n", " ")
         else:
