@@ -10,12 +10,10 @@ import pytest
 from builders.loops import loop_over
 from builders.required import require
 from loadgen.features.roofline import machines
-from loadgen.figures.metrics import DECODING, PREFILL
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.importers.pasted import csv_tables, pasted_tables, row_figures
-from loadgen.study.importers.pasted.row_figures import WHOLE_THROUGHPUT
 from loadgen.study.run_summary import Reported
 from loadgen.verdict.verdict import Level
 
@@ -59,24 +57,6 @@ def read(page: str) -> list[Reported]:
 
 def figures(run: Reported) -> dict[str, Any]:
     return {key: round(value, 2) for key, value in run.figures.items()}
-
-
-@loop_over(
-    ("name", "measured", "prompt", "answer", "streams"),
-    [
-        ("pp512", PREFILL, 512, None, 1), ("pp 512", PREFILL, 512, None, 1), ("PP512", PREFILL, 512, None, 1),
-        ("tg128", DECODING, None, 128, 1), ("pp2048 @ d4096", PREFILL, 2048, None, 1),
-        ("tg32 @ d4096", DECODING, 4096, 32, 1), ("pp512+tg128", WHOLE_THROUGHPUT, 512, 128, 1),
-        ("pp512+tg128 @ d64", WHOLE_THROUGHPUT, 512, 128, 1), ("tg128 (c4)", DECODING, None, 128, 4),
-        ("ctx_pp @ d16384 (c2)", PREFILL, 16384, None, 2), ("ctx_tg @ d16384", DECODING, 16384, None, 1),
-        ("tg", DECODING, None, None, 1),
-    ],
-)  # fmt: skip
-def test_a_test_is_known_by_its_name(
-    name: str, measured: str, prompt: int | None, answer: int | None, streams: int
-) -> None:
-    test = require(row_figures.parse_test(name))
-    assert (test.measured, test.prompt, test.answer, test.streams) == (measured, prompt, answer, streams)
 
 
 @loop_over("name", ["", "speed", "pp512 tg128", "pp+", "+tg32", "@ d4096", "(c4)", "gsm8k"])
@@ -157,21 +137,6 @@ def test_nvidias_table_of_edge_llm_is_read_and_valid() -> None:
     assert (one.reported.name, one.reported.memory_bytes) == ("Qwen3-1.7B-NVFP4", 1400 << 20)
     assert require(one.ceiling).weight_bytes() == pytest.approx(1.42e9, rel=0.02)  # the head in 16 bits
     assert mixture.ceiling is not None
-
-
-@loop_over(
-    ("title", "key"),
-    [
-        ("Prefill (tok/s)", "prefill_throughput"), ("PP (t/s)", "prefill_throughput"),
-        ("Prompt eval (tok/s)", "prefill_throughput"), ("Prompt processing t/s", "prefill_throughput"),
-        ("Generation (tok/s)", "decode_throughput"), ("TG (t/s)", "decode_throughput"),
-        ("Eval (tok/s)", "decode_throughput"), ("Decode throughput (tok/s)", "decode_throughput"),
-        ("Prefill (ms)", "mean_prefill_ms"), ("t/s (total)", "speed_tok_s"), ("t/s (req)", "request_tok_s"),
-        ("ttfr (ms)", ""),
-    ],
-)  # fmt: skip
-def test_a_title_names_the_phase_that_is_measured(title: str, key: str) -> None:
-    assert row_figures.read_column(title).key == key
 
 
 @pytest.mark.parametrize("batch", [1, 8])

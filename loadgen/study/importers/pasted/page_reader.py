@@ -97,7 +97,7 @@ def _lift_results(lines: Sequence[str]) -> tuple[list[str], list[int], list[Past
         numbers.append(begin + 1)
         is_cut = at > begin + 1 and is_of_blocks and at < len(lines) and not lifted[-1].closed
         if is_cut and in_fence and not _FENCE.match(lines[at]):
-            in_fence = False
+            in_fence = False  # what follows is no code
             kept.append("```")
             numbers.append(at)
     return kept, numbers, lifted
@@ -196,17 +196,15 @@ class _PageReader(HTMLParser):
             if token.type == "inline":
                 self._read_inline(token.content, before, code)
             elif token.type in ("fence", "code_block"):
-                self._read_code(token, offset)
+                self._read_code(token)
             elif token.type == "html_block":
                 self._feed(token.content, self._base)
             elif token.type == "list_item_open":
                 self._item, self._item_level = f"{token.info}{token.markup} ", ITEM_LEVEL + token.level
             elif token.type == "tr_open" and token.map is not None and "|" not in lines[token.map[0]]:
                 self._row = None  # the paragraph below a table, which Markdown takes for its row
-            elif token.nesting > 0 and token.tag in ("table", "tr", "th", "td", *_HEADS):
-                self.handle_starttag(token.tag, [])
-            elif token.nesting < 0 and token.tag in ("table", "tr", "th", "td", *_HEADS):
-                self.handle_endtag(token.tag)
+            elif token.nesting and token.tag in ("table", "tr", "th", "td", *_HEADS):
+                self.handle_starttag(token.tag, []) if token.nesting > 0 else self.handle_endtag(token.tag)
             elif token.type == "paragraph_close":
                 self._end_paragraph()
             before = token
@@ -229,7 +227,7 @@ class _PageReader(HTMLParser):
             if above:
                 self._end_line()
 
-    def _read_code(self, token: Token, offset: int) -> None:
+    def _read_code(self, token: Token) -> None:
         begin = self._base + (token.type == "fence")
         if token.type == "code_block" and (self._table is not None or token.content.lstrip()[:1] == "<"):
             self._feed(token.content, begin)
@@ -269,15 +267,14 @@ class _PageReader(HTMLParser):
 
     def handle_comment(self, data: str) -> None:
         """Add what was lifted out here, or the words of a comment."""
-        if self._cell is not None:
-            self._cell.append(data if _LIFTED.fullmatch(data) else " ")
-            return
         lifted = _LIFTED.fullmatch(data)
-        if lifted is None:
+        if self._cell is not None:
+            self._cell.append(data if lifted is not None else " ")
+        elif lifted is None:
             self._line += f" {data[:_LONGEST_COMMENT]} "
-            return
-        self._end_line()
-        self._parts.append(self._lifted[int(lifted[1])])
+        else:
+            self._end_line()
+            self._parts.append(self._lifted[int(lifted[1])])
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Begin a table, a row, a cell, a heading, an item or a line."""
@@ -366,8 +363,8 @@ class _PageReader(HTMLParser):
         self._end_cell()
         if self._row and self._table is not None:
             self._fill_spanned()
-            check_size(count := self._count + len(self._row))
-            self._count = count
+            self._count += len(self._row)
+            check_size(self._count)
             self._table.append(Row(self._row_line, tuple(self._row)))
         self._row = None
 
@@ -383,11 +380,8 @@ class _PageReader(HTMLParser):
 
     def _list_blocks(self, rows: Sequence[tuple[str, ...]]) -> Iterator[Part]:
         """Yield the results in a table's cells, each with the titles of its column and its row."""
-        heads = dict[int, str]()
-        for cells in rows:
-            for at, cell in enumerate(cells):
-                if not _LIFTED.search(cell):
-                    heads.setdefault(at, cell)
+        below = reversed(rows)
+        heads = {at: cell for cells in below for at, cell in enumerate(cells) if not _LIFTED.search(cell)}
         for cells in rows:
             first = "" if _LIFTED.search(cells[0]) else cells[0]
             for at, cell in enumerate(cells):
