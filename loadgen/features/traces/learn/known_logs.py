@@ -50,6 +50,7 @@ _DETAILS = re.compile(r"\] Request ([^\s:]+) details: prompt: ")
 _ANSWERED = re.compile(
     r"\] Generated response (\S+?)(?: \((streaming \w+)\))?( details)?: output(?:_token_ids)?"
 )
+_PROMPT_IDS = ", prompt_token_ids: "
 _NO_ANSWER = "no request for an answer"
 _NO_PROMPT = "without a prompt: log it by VLLM_LOGGING_LEVEL=DEBUG"
 _DELTA = "streaming delta"
@@ -68,6 +69,7 @@ _DAY_NS = 86_400 * SECOND_NS
 _YEAR_NS = 365 * _DAY_NS
 _MOST_KEPT = 1 << 16  # calls of which something is kept for a later line
 _HEAD_LETTERS = 2000  # of a line, in which a request's id ends: prompts may quote such lines
+_END_LETTERS = 100  # of a line, in which why an answer ended stands
 NO_ANSWER, NO_MODEL = "failed: no answer", "no request for an answer of a language model"
 _KINDS = ("completion", "messages", "responses", "generate_content", "pass_through")
 _CACHED = "answered from LiteLLM's own cache"
@@ -109,9 +111,9 @@ class _LineReader:
         if found := _RECEIVED.search(line, 0, _HEAD_LETTERS):
             yield _read_call(found[1], line[found.end() :], at_ns, self._details)
         elif found := _DETAILS.search(line, 0, _HEAD_LETTERS):
-            literal, rest = _split_literal(line[found.end() :])
-            ids = _read_ids(rest)
-            text = _read_literal(literal) if ids is None else None
+            prompt, mark, rest = line[found.end() :].rpartition(_PROMPT_IDS)
+            ids = _read_ids(mark + rest)
+            text = _read_literal(_split_literal(prompt or rest)[0]) if ids is None else None
             keep_latest(self._details, found[1], (text, ids), _MOST_KEPT)
         elif "borted" in line and (found := _ABORTED.search(line)):
             for name in (found[1] or found[2]).split(","):
@@ -133,7 +135,7 @@ class _LineReader:
         if details and ids is None:
             return  # the next line has its text
         streamed = self._take_streamed(name)
-        finished = _FINISHED.search(rest)
+        finished = _FINISHED.search(rest[-_END_LETTERS:])
         yield CallEnd(
             name=name,
             end_ns=at_ns,
@@ -186,7 +188,7 @@ def _read_call(
     literal, is_whole = "", rest.startswith("prompt: ")
     if is_whole:
         literal, rest = _split_literal(rest.removeprefix("prompt: "))
-    head, mark, after = rest.rpartition(", prompt_token_ids: ")
+    head, mark, after = rest.rpartition(_PROMPT_IDS)
     if is_whole:
         ids = _read_ids(f"{mark}{after}")
         text = _read_literal(literal) if ids is None else None
