@@ -77,12 +77,12 @@ class Kill(Disturbance):
 
 
 class CtrlC(Disturbance):
-    """Ctrl-C, and once more at the next operation."""
+    """Ctrl-C, and once more at the next operation on a file."""
 
     times = 2
 
     def act(self, event: str) -> None:
-        if self.times:
+        if self.times == 2 or (self.times and not event.startswith("request")):  # after the first is heard
             self.times -= 1
             os.kill(os.getpid(), signal.SIGINT)
 

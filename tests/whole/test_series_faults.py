@@ -105,7 +105,11 @@ STAGES = {
 FEW = ("its first run begins", "answers have come", "the record follows")
 FAULTS: list[tuple[type[Disturbance], str]] = [(Kill, stage) for stage in STAGES]
 FAULTS += [(kind, stage) for kind in (CtrlC, FullDisk) for stage in FEW]
-FAULTS += [(Terminate, "answers have come"), (ClockStep, "a request is sent")]
+FAULTS += [
+    (CtrlC, "arrivals are written"),
+    (Terminate, "answers have come"),
+    (ClockStep, "a request is sent"),
+]
 CODES: dict[type[Disturbance], list[int]] = {
     Kill: [-9],
     ClockStep: [-9],
@@ -207,6 +211,10 @@ def test_a_series_that_dies_goes_on(
     assert cut.code in CODES[kind], cut
     assert "Traceback" not in cut.err
     assert kind is not FullDisk or "No space left on device" in cut.err
+    if (
+        kind is CtrlC and stage == "arrivals are written"
+    ):  # the first waits for the files, the second does not
+        assert not any(event.endswith("/result.json") for event in cut.events[cut.events.index("!") :])
     whole = played.list_whole()
     if not series.resumes:
         begun = {path.parent for name in FILES for path in tmp_path.rglob(name)}
