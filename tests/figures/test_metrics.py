@@ -63,22 +63,27 @@ def test_rates_are_over_first_sent_to_last_end() -> None:
     assert run.mean_concurrency == 0.75
 
 
-def test_a_message_of_several_tokens_is_one_gap_and_as_many_token_times() -> None:
-    run = measured(answer(at_ms=[100, 130, 140], tokens=[2, 3, 1]))
-    assert (run.itl.n, run.itl.mean_ms, run.itl.max_ms) == (2, 20.0, 30.0)
-    assert (run.token_time.n, run.token_time.mean_ms, run.token_time.std_ms) == (4, 10.0, 0.0)
-    assert run.tpot.mean_ms == 8.0
-    assert run.total_output_tokens == 6
-
-
-def test_time_per_token_weighs_each_gap_by_its_tokens() -> None:
-    run = measured(answer(at_ms=[100, 130, 190], tokens=[1, 3, 1]))
-    assert (run.token_time.n, run.token_time.median_ms, run.token_time.mean_ms) == (4, 10.0, 22.5)
-
-
-def test_a_message_without_a_whole_token_has_a_gap_but_no_token_time() -> None:
-    run = measured(answer(at_ms=[100, 130, 150], tokens=[1, 0, 1]))
-    assert (run.itl.n, run.token_time.n, run.token_time.mean_ms) == (2, 1, 20.0)
+@loop_over(
+    ("at_ms", "tokens", "gaps_ms", "times_ms"),
+    [
+        ([100, 130, 140], [2, 3, 1], [30, 10], [10] * 4),
+        ([100, 130, 190], [1, 3, 1], [30, 60], [10, 10, 10, 60]),
+        ([100, 130, 150], [1, 0, 1], [30, 20], [20]),
+    ],
+)
+def test_time_per_token_weighs_each_gap_by_its_tokens(
+    at_ms: list[int], tokens: list[int], gaps_ms: list[int], times_ms: list[int]
+) -> None:
+    run = measured(answer(at_ms=at_ms, tokens=tokens))
+    for found, of_ms in ((run.itl, gaps_ms), (run.token_time, times_ms)):
+        assert (found.n, found.mean_ms, found.max_ms) == (
+            len(of_ms),
+            float(np.mean(of_ms)),
+            float(max(of_ms)),
+        )
+        assert (found.median_ms, found.std_ms) == pytest.approx((np.median(of_ms), np.std(of_ms)))
+    assert run.tpot.mean_ms == (at_ms[-1] - at_ms[0]) / (sum(tokens) - 1)
+    assert run.total_output_tokens == sum(tokens)
 
 
 def test_no_gap_reaches_from_one_request_to_another_nor_into_a_failed_one() -> None:

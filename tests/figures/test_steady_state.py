@@ -60,6 +60,18 @@ def test_steady_from_last_slots_first_request_to_first_slots_last() -> None:
     window = found(TWO, 2)
     assert bounds_ms(window) == (1100, 1900)
     assert (window.duration_s, window.share) == (0.8, 800 / 1300)
+    # 1100 is the begin itself, 2000 and 2300 are after the end; the first and the last straddle an edge.
+    assert (window.output_tokens, window.completed, window.whole) == (9, 3, 2)
+    assert window.output_throughput_per_s == pytest.approx(9 / 0.8)
+    assert window.requests == pytest.approx(300 / 400 + 1 + 1 + 380 / 780)
+    assert window.request_throughput_per_s == pytest.approx(window.requests / 0.8)
+    # Of requests that were sent and ended inside.
+    assert (window.ttft.min_ms, window.ttft.max_ms) == (190.0, 200.0)
+    assert (window.tpot.min_ms, window.tpot.max_ms) == (100.0, 150.0)
+    assert (window.itl.n, window.itl.max_ms) == (4, 200.0)
+    assert (window.e2el.min_ms, window.e2el.max_ms) == (400.0, 490.0)
+    # Turnaround lowers it, and does not end the window.
+    assert window.mean_concurrency == pytest.approx((2 * 800 - 10 - 20) / 800)
 
 
 def test_waves_that_end_together_do_not_hide_an_idle_slot() -> None:
@@ -102,21 +114,6 @@ def test_a_closed_loop_has_not_run_out_where_a_slot_connects_again() -> None:
     assert "the load fell 0.8 s into" in describe_run_out(records, profile.build({**keys, "duration": 0.9}))
 
 
-def test_tokens_count_by_arrival_after_begin_up_to_end() -> None:
-    window = found(TWO, 2)
-    # 1100 is the begin itself, 2000 and 2300 are after the end.
-    assert window.output_tokens == 9
-    assert window.output_throughput_per_s == pytest.approx(9 / 0.8)
-    assert window.completed == 3
-
-
-def test_requests_count_by_the_share_of_their_time_inside() -> None:
-    window = found(TWO, 2)
-    # 1000 to 1400 and 1520 to 2300 straddle an edge.
-    assert window.requests == pytest.approx(300 / 400 + 1 + 1 + 380 / 780)
-    assert window.request_throughput_per_s == pytest.approx(window.requests / 0.8)
-
-
 def closed(lasts: Callable[[int], Sequence[int]], slots: int, waves: int) -> list[Record]:
     """Slots that turn around in no time; `lasts` gives a request's messages by its number, in ms."""
     free_ms, rows = [1000] * slots, list[Record]()
@@ -157,19 +154,6 @@ def test_the_rate_of_requests_is_unbiased_where_answers_differ() -> None:
         rows = closed(lambda i, lengths=lengths: range(10, 10 * int(lengths[i]) + 1, 10), 8, 8)  # type: ignore[misc]
         rates.append(found(rows, 8).request_throughput_per_s)
     assert float(np.mean(rates)) == pytest.approx(8 / 0.1, rel=0.02)
-
-
-def test_latencies_are_of_requests_that_were_sent_and_ended_inside() -> None:
-    window = found(TWO, 2)
-    assert window.whole == 2
-    assert (window.ttft.min_ms, window.ttft.max_ms) == (190.0, 200.0)
-    assert (window.tpot.min_ms, window.tpot.max_ms) == (100.0, 150.0)
-    assert (window.itl.n, window.itl.max_ms) == (4, 200.0)
-    assert (window.e2el.min_ms, window.e2el.max_ms) == (400.0, 490.0)
-
-
-def test_turnaround_lowers_concurrency_without_ending_the_window() -> None:
-    assert found(TWO, 2).mean_concurrency == pytest.approx((2 * 800 - 10 - 20) / 800)
 
 
 def test_a_failed_request_adds_concurrency_but_no_tokens_or_latency() -> None:

@@ -48,8 +48,11 @@ class Machine(SystemNetwork):
         self.done.append(("admit", {port for some in ports for port in some}))
         self.admitted = [*ports]
 
-    def ports(self, family: int = sockets.AF_INET, most_files: int = 1 << 20) -> SourcePorts:
-        return SourcePorts(self, (family, ("127.0.0.1", 1)), self, most_files)  # type: ignore[arg-type]
+    def ports(self, count: int = 0, most_files: int = 1 << 20, family: int = sockets.AF_INET) -> SourcePorts:
+        """Its source ports, so many of them reserved."""
+        found = SourcePorts(self, (family, ("127.0.0.1", 1)), self, most_files)  # type: ignore[arg-type]
+        assert not count or found.reserve(count)
+        return found
 
 
 @dataclass
@@ -80,6 +83,11 @@ def _thousand_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_ports, "read_local_ports", lambda: (LOW, HIGH))
 
 
+def take(ports: SourcePorts) -> tuple[Any, int]:
+    """A socket and its port; there is one."""
+    return require(ports.take())
+
+
 def flat(ranges: Sequence[range]) -> set[int]:
     return {port for some in ranges for port in some}
 
@@ -87,8 +95,7 @@ def flat(ranges: Sequence[range]) -> set[int]:
 @pytest.mark.parametrize("count", [1, 16, 999, 1000])
 def test_ports_follow_one_another_as_far_as_they_are_free(count: int) -> None:
     machine = Machine()
-    ports = machine.ports()
-    assert ports.reserve(count)
+    ports = machine.ports(count)
     assert len(machine.admitted) <= 2  # two where they go on at the lowest
     assert len(flat(machine.admitted)) == len(machine.occupied) == machine.files == count
     assert flat(machine.admitted) == ports.ports <= {*range(LOW, HIGH + 1)}
@@ -97,8 +104,7 @@ def test_ports_follow_one_another_as_far_as_they_are_free(count: int) -> None:
 def test_ports_of_others_are_left_out_and_not_admitted() -> None:
     others = set(range(LOW, HIGH + 1, 10))
     machine = Machine({(LOCAL, port) for port in others})
-    ports = machine.ports()
-    assert ports.reserve(900)
+    ports = machine.ports(900)
     assert flat(machine.admitted) == {*range(LOW, HIGH + 1)} - others
     assert machine.files == 900
     assert not ports.reserve(1)
@@ -107,20 +113,18 @@ def test_ports_of_others_are_left_out_and_not_admitted() -> None:
 
 def test_a_socket_is_bound_to_the_port_that_is_named_with_it() -> None:
     machine = Machine()
-    ports = machine.ports()
-    ports.reserve(20)
+    ports = machine.ports(20)
     for _ in range(20):
-        sock, port = ports.take() or (None, 0)
-        assert require(sock).address == (LOCAL, port)  # type: ignore[attr-defined]
+        sock, port = take(ports)
+        assert sock.address == (LOCAL, port)
         assert port in flat(machine.admitted)
 
 
 def test_an_ipv6_port_is_bound_within_its_scope() -> None:
     machine = Machine(local=("fe80::1%eth0", 0, 0, 2))
-    ports = machine.ports(sockets.AF_INET6)
-    ports.reserve(1)
-    sock, port = ports.take() or (None, 0)
-    assert require(sock).address == ("fe80::1%eth0", port, 0, 2)  # type: ignore[attr-defined]
+    ports = machine.ports(1, family=sockets.AF_INET6)
+    sock, port = take(ports)
+    assert sock.address == ("fe80::1%eth0", port, 0, 2)
 
 
 @pytest.mark.parametrize("most_files", [0, 9, 63])
@@ -138,8 +142,7 @@ def test_a_process_that_may_open_no_more_files_has_no_ports_and_no_leak() -> Non
     assert not ports.reserve(31)
     assert (machine.files, machine.occupied, ports.ports) == (0, set(), set())
     assert ports.reserve(30)
-    taken = [ports.take() for _ in range(30)]
-    assert None not in taken
+    assert len([take(ports) for _ in range(30)]) == 30
     assert ports.take() is None
     assert machine.files == 30
 
@@ -157,8 +160,7 @@ def test_loopback_too_scattered_has_an_address_of_its_own(monkeypatch: pytest.Mo
 
 def test_loopback_in_part_occupied_stays_where_it_is() -> None:
     machine = Machine({("127.0.0.1", LOW + i) for i in range(0, 1000, 2)}, local=("127.0.0.1", 0))
-    ports = machine.ports()
-    assert ports.reserve(400)
+    ports = machine.ports(400)
     assert ports.local[0] == "127.0.0.1"
     assert not ports.reserve(200)  # and so it does once it has connections
     assert ports.local[0] == "127.0.0.1"
@@ -186,14 +188,13 @@ def test_a_filter_that_the_kernel_refuses_costs_the_new_ports_alone() -> None:
 
 def test_ports_are_held_while_the_kernel_refuses_a_filter_without_them() -> None:
     machine = Machine(most_ranges=2)
-    ports = machine.ports()
-    ports.reserve(900)
-    under_way = [ports.take() or (None, 0) for _ in range(900)]
+    ports = machine.ports(900)
+    under_way = [take(ports) for _ in range(900)]
     for sock, port in under_way[::2]:
-        ports.end_connection(require(sock), port)
+        ports.end_connection(sock, port)
     assert flat(machine.admitted) == ports.ports == {port for _, port in machine.occupied}
     for sock, port in under_way[1::2]:
-        ports.end_connection(require(sock), port)
+        ports.end_connection(sock, port)
     ports._release()
     assert (machine.admitted, machine.occupied) == ([], set())
 
@@ -205,16 +206,15 @@ def ended(ports: SourcePorts, count: int) -> list[int]:
     """Ports of connections that were made, and ended."""
     gone = []
     for _ in range(count):
-        sock, port = ports.take() or (None, 0)
-        ports.end_connection(require(sock), port)
+        sock, port = take(ports)
+        ports.end_connection(sock, port)
         gone.append(port)
     return gone
 
 
 def test_the_filter_lets_go_of_ports_before_their_sockets_do() -> None:
     machine = Machine()
-    ports = machine.ports()
-    ports.reserve(300)
+    ports = machine.ports(300)
     machine.done.clear()
     gone = ended(ports, 255)
     assert machine.done == [("shutdown", port) for port in gone]
@@ -231,8 +231,7 @@ def test_the_filter_lets_go_of_ports_before_their_sockets_do() -> None:
 
 def test_ports_are_added_once_all_are_used_and_used_again() -> None:
     machine = Machine()
-    ports = machine.ports()
-    ports.reserve(1)
+    ports = machine.ports(1)
     seen = ended(ports, 3000)
     assert len({*seen}) <= 1000
     assert machine.files < 1000
@@ -242,24 +241,20 @@ def test_ports_are_added_once_all_are_used_and_used_again() -> None:
 
 def test_once_every_port_is_used_those_held_are_let_go() -> None:
     machine = Machine()
-    ports = machine.ports(most_files=200)
-    ports.reserve(100)
+    ports = machine.ports(100, most_files=200)
     ended(ports, 100)
-    under_way = [ports.take() for _ in range(64)]
-    assert None not in under_way
+    assert len([take(ports) for _ in range(64)]) == 64
     ended(ports, 36 + 100)
     assert len(machine.occupied) <= 200
 
 
 def test_where_every_port_is_under_way_there_is_none() -> None:
     machine = Machine()
-    ports = machine.ports(most_files=150)
-    ports.reserve(100)
-    under_way = [ports.take() for _ in range(100)]
-    assert None not in under_way
+    ports = machine.ports(100, most_files=150)
+    under_way = [take(ports) for _ in range(100)]
     assert ports.take() is None
-    sock, port = under_way[3] or (None, 0)
-    ports.end_connection(require(sock), port)
+    sock, port = under_way[3]
+    ports.end_connection(sock, port)
     assert machine.files == 100
 
 
@@ -268,19 +263,17 @@ def test_ports_that_end_here_and_there_never_divide_the_filter_too_far(
 ) -> None:
     monkeypatch.setattr(source_ports, "read_local_ports", lambda: (10000, 59999))
     machine, order = Machine(), random.Random(3)
-    ports = machine.ports()
-    ports.reserve(5000)
-    under_way = [ports.take() for _ in range(5000)]
+    ports = machine.ports(5000)
+    under_way = [take(ports) for _ in range(5000)]
     most = 0
     for _ in range(20_000):
         which = order.randrange(len(under_way))
-        sock, port = under_way[which] or (None, 0)
-        ports.end_connection(require(sock), port)
-        under_way[which] = ports.take()
+        sock, port = under_way[which]
+        ports.end_connection(sock, port)
+        under_way[which] = take(ports)
         most = max(most, len(machine.admitted))
-    assert None not in under_way
     assert most <= MOST_RANGES
-    assert {port for _, port in under_way if port} <= flat(machine.admitted)  # type: ignore[misc]
+    assert {port for _, port in under_way} <= flat(machine.admitted)
     assert flat(machine.admitted) == ports.ports == {port for _, port in machine.occupied}
     assert len([1 for what, _ in machine.done if what == "admit"]) < 60
 
@@ -290,15 +283,14 @@ def test_the_ranges_that_are_left_are_as_many_as_was_reckoned(
     gone: set[int], order: random.Random, most: int
 ) -> None:
     machine = Machine()
-    ports = machine.ports()
-    ports.reserve(1000)
-    under_way = {port: sock for sock, port in (ports.take() or (None, 0) for _ in range(1000))}
+    ports = machine.ports(1000)
+    under_way = {port: sock for sock, port in (take(ports) for _ in range(1000))}
     shuffled = sorted(gone)
     order.shuffle(shuffled)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(source_ports, "_FEW_RANGES", most)
         for port in shuffled:
-            ports.end_connection(under_way[port], port)  # type: ignore[arg-type]
+            ports.end_connection(under_way[port], port)
         ports._release()
     assert len(machine.admitted) <= max(most, 2)
     left = len(list(source_ports._split_into_ranges(sorted({*under_way} - gone))))
@@ -308,14 +300,13 @@ def test_the_ranges_that_are_left_are_as_many_as_was_reckoned(
 
 def test_at_the_end_every_socket_is_closed_once() -> None:
     machine = Machine()
-    ports = machine.ports()
-    ports.reserve(10)
+    ports = machine.ports(10)
     ended(ports, 3)
-    sock, port = ports.take() or (None, 0)
+    sock, port = take(ports)
     machine.done.clear()
     ports.close()
     assert len([port for what, port in machine.done if what == "close"]) == 9
-    ports.end_connection(require(sock), port)
+    ports.end_connection(sock, port)
     assert machine.done[-1] == ("close", port)
     assert (machine.files, machine.occupied) == (0, set())
 
