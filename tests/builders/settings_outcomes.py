@@ -1,8 +1,8 @@
 """Outcomes of settings: what many values of each flag, key and keyword become, or why they are refused.
 
 `python tests/builders/settings_outcomes.py` stores them in tests/settings/outcomes, one file for each way in.
-One more command line is one more key of lines.json there, of commands.json or of plans.json, with any text
-until it is stored.
+One more command line is one more key of lines.json there, of commands.json or of plans.json, and one more
+text of a profile's file one of files.json, with any outcome until it is stored.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -224,6 +225,15 @@ def list_key_outcomes() -> Iterator[tuple[str, str]]:
             yield f"flag {key} = -5", _try(partial(_describe_table, kind, {key: -5}, FLAGS))
 
 
+def list_files() -> Iterator[tuple[str, str]]:
+    """Texts of a profile's file: those that are stored."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "mine.toml")
+        for text in read_stored("files"):
+            path.write_bytes(text.encode("latin-1"))
+            yield text, _try(partial(_load_file, path)).replace(str(path), "FILE")
+
+
 def list_pairs_of_keys() -> Iterator[tuple[str, str]]:
     """Pairs of keys of a profile, those that are refused, and which keys of a file others replace."""
     values = {key: SET.get(key, 4) for key in Profile.model_fields if key != "server"}
@@ -265,6 +275,7 @@ def list_keyword_outcomes() -> Iterator[tuple[str, str]]:
     calls: list[tuple[Any, dict[str, Any]]] = [
         ([], {}), (1, {}), ([URL, 1], {}), ("a\0", {}), ([URL, "http://h:2"], {}),
         ([URL, "http://h:2"], {"workers": 4}), ([URL, "http://h:2"], {"workers": 3}), (None, {"api_key": ""}),
+        (None, {"num_prompts": 5}), (None, {"model": "m"}), (None, {"preset": "instant", "model": "m"}),
         (URL, {"api_key": "k"}), (URL, {"api_key": "k\n"}), (URL, {"headers": {"A": "b\n"}}),
         (URL, {"backend": "sglang", "endpoint": "/v1/completions"}), (None, {"backend": "lmdeploy"}),
         (URL, {"output_len": 5, "dataset_path": "f"}), (URL, {"input_len": 1, "random_input_len": 2}),
@@ -280,6 +291,7 @@ WAYS: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
     "commands": list_commands,
     "plans": list_plans,
     "keys": list_key_outcomes,
+    "files": list_files,
     "key_pairs": list_pairs_of_keys,
     "key_combinations": list_combinations,
     "keywords": list_keyword_outcomes,
@@ -367,6 +379,10 @@ def _make_plan(words: list[str]) -> str:
 
 def _describe_table(kind: type[Any], table: Mapping[str, Any], origin: str) -> str:
     return _change_of_model(kind, validate_table(kind, table, origin))
+
+
+def _load_file(path: Path) -> str:
+    return _change_of_model(Profile, profile.load(str(path), {}))
 
 
 def _build(keys: Mapping[str, Any]) -> str:

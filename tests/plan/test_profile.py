@@ -92,6 +92,7 @@ def test_the_defaults_are_those_of_vllm_bench_serve() -> None:
     assert (built.max_concurrency, built.request_rate, built.burstiness) == (None, math.inf, 1)
     assert (built.percentile_metrics, built.metric_percentiles) == ("ttft,tpot,itl", "99")
     assert built.ignore_eos
+    assert (built.ladder, built.table, built.server) == (None, None, None)
 
 
 @loop_over(
@@ -103,41 +104,6 @@ def test_a_wave_is_one_request_a_slot(
 ) -> None:
     built = profile.build({"num_warmups": warmups, "max_concurrency": concurrency, "num_prompts": prompts})
     assert built.warmups == sent
-
-
-@loop_over(
-    ("toml", "told"),
-    [
-        ("input_ln = 5", "unknown key 'input_ln', did you mean 'input_len'?"),
-        ("xyzzy = 5", "unknown key 'xyzzy'"),
-        ("[extra_body]\nx = nan", "cannot be sent as JSON"),
-        ("[extra_body]\nx = 2020-01-01", "cannot be sent as JSON"),
-        ("input_len = ", "is not valid TOML"),
-        ("\xff", "is not valid TOML"),
-        ("[input_len]\nx = 1", "input_len = "),
-        ("duration = inf\nmax_concurrency = 1", "duration = inf"),
-        ("duration = 5", "duration = 5: needs max_concurrency or request_rate"),
-        ("warmups = 5", "unknown key 'warmups', did you mean"),
-        ("ladder = [1, 64, 1]", "ladder = [1, 64, 1]: needs at least one input length"),
-        ("ladder = [1, 0]", "ladder = 0: input should be greater than or equal to 1"),
-        ("ladder = [1.0]", "ladder = 1.0: input should be a valid integer"),
-        ("ladder = [true]", "ladder = True: input should be a valid integer"),
-        ("[server]\ncontxt_len = 5", "[server] unknown key 'contxt_len', did you mean 'context_len'?"),
-        ("[server]\ncontext_len = 0", "[server] context_len = 0: input should be greater than or equal to 1"),
-        ("[server]\narguments = ['--x', 5]", "[server] arguments = 5: input should be a valid string"),
-        ("[server]\narguments = '--x \"'", "[server] arguments = '--x \"': no closing quotation"),
-        ("[server.environment]\nA = 1", "[server] environment = 1: input should be a valid string"),
-        ("[server.environment]\n'A=' = '1'", "a variable's name must not be empty or contain ="),
-    ],
-)
-def test_what_is_wrong_in_a_file_is_named(toml: str, told: str, tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_bytes(toml.encode("latin-1"))
-    with pytest.raises(UsageError) as caught:
-        profile.load(str(path), {})
-    assert told in str(caught.value)
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 SERVER = """
@@ -166,11 +132,6 @@ def test_a_file_says_what_server_it_wants(tmp_path: Path) -> None:
         environment={"A": "1"},
     )
     assert Profile.model_validate(json.loads(json.dumps(loaded.model_dump(mode="json")))) == loaded
-
-
-def test_an_ordinary_profile_wants_none() -> None:
-    built = profile.build({})
-    assert (built.ladder, built.table, built.server) == (None, None, None)
 
 
 @loop_over(

@@ -16,146 +16,14 @@ from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.plan.profile import Profile
 from loadgen.run import attach
-from loadgen.run.command import keywords, options
-from loadgen.run.command.options import DEFAULT_URL, SPEAKING_OF_A_SERVER, Options, parse
+from loadgen.run.command import options
+from loadgen.run.command.options import parse
 from loadgen.settings import request_settings
-from loadgen.settings.keyword_types import BenchOptions
-from loadgen.study.series.ladder_command import ladder_parser
 
-# Every other flag, by its name in the parser: alone it leaves the run to the embedded engine. A new flag must
-# be in one of the two.
-# fmt: off
-SILENT = [
-    "help", "preset",
-    # a server started for the run: with --launch there is another address, without it these are refused
-    "launch", "launch_command", "launch_container", "container_engine", "container_args", "server_args",
-    "server_env", "server_python", "context_len", "memory_fraction", "tensor_parallel", "quantization",
-    "skip_tokenizer", "prefix_caching", "server_seed", "max_running", "launch_timeout_sec", "dry_run",
-    # the workload
-    "profile", "input_len", "output_len", "range_ratio", "prefix_len", "num_prompts", "max_concurrency",
-    "request_rate", "burstiness", "exact_rate", "duration", "num_warmups", "seed", "prompt_format",
-    "ignore_eos",
-    "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
-    "logprobs", "extra_body", "chat_template_kwargs", "stream", "continuous_usage", "request_id_prefix",
-    "print_request", "export_requests", "min_tokens", "prefill_concurrency", "cancel_rate", "cancel_after",
-    "schedule", "bursts", "ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps", "classes",
-    "num_sessions", "turns", "think_time", "turn_delays", "assistant", "session_header", "turn_timeout",
-    "users", "user_rate", "max_requests",
-    "image_size", "images", "image_dir", "image_format",
-    "random_mm_base_items_per_request", "random_mm_num_mm_items_range_ratio",
-    "random_mm_limit_mm_per_prompt", "random_mm_bucket_config",
-    # the data: of no file, as random prompts are without
-    "disable_shuffle", "no_oversample", "skip_chat_template", "sharegpt_output_len", "custom_output_len",
-    "dataset_category",
-    "prefix_repetition_prefix_len", "prefix_repetition_suffix_len", "prefix_repetition_num_prefixes",
-    "prefix_repetition_output_len", "timed_trace_label_timestamp", "timed_trace_label_input_length",
-    "timed_trace_label_output_length", "timed_trace_label_hash_ids", "timed_trace_chunk_hash_size",
-    "timed_trace_sec_multiplier", "every_input_len", "every_output_len", "prompt_corpus", "compat",
-    "input_dist", "output_dist", "prefix_groups", "prefix_zipf", "trace_format", "self_timed",
-    "trace_window", "speed_up", "trace_max_input_len", "trace_max_output_len", "trace_too_long",
-    "trace_idle_cap", "trace_jitter", "trace_replay",
-    # the run
-    "transport", "http2", "source_address", "request_timeout", "stall_timeout", "repeat", "selftest",
-    "fingerprint", "observe", "quiet", "disable_tqdm", "max_failures", "max_consecutive_failures",
-    "max_duration_s", "drain_timeout_s", "stop_when_saturated", "workers", "live_totals",
-    "shard", "start_at", "expect_plan", "cluster", "shards",
-    # the output
-    "layout", "formula", "depth", "batch_sizes",
-    "percentile_metrics", "metric_percentiles", "goodput", "slo", "warmup",
-    "cooldown", "explain", "strict", "save_result", "save_detailed", "append_result", "save_requests",
-    "fail_on", "json", "result_dir", "result_filename", "run_dir", "metadata", "label", "otel",
-    "prometheus", "receive_spans",
-]
-# fmt: on
-FLAGS = {action.dest: action.option_strings for action in ladder_parser()._actions}
-
-
-def test_every_flag_either_speaks_of_a_server_or_does_not() -> None:
-    assert SPEAKING_OF_A_SERVER.isdisjoint(SILENT)
-    named = set(FLAGS) | set(BenchOptions.__annotations__)
-    assert named ^ (SPEAKING_OF_A_SERVER | set(SILENT)) == set()
-
-
-@loop_over("name", sorted(SPEAKING_OF_A_SERVER))
-def test_with_a_flag_that_speaks_of_a_server_vllms_is_meant(name: str) -> None:
-    assert options.find_default_url({name, "num_prompts"}, launched=False) == DEFAULT_URL
-    assert options.find_default_url({name, "preset"}, launched=False) is None
-    assert options.find_default_url({name}, launched=True) is None
-
-
-@loop_over("name", SILENT)
-def test_without_one_the_embedded_engine_is_meant(name: str) -> None:
-    assert options.find_default_url({name}, launched=False) is None
-
-
-AT_DEFAULT = {"base_url": DEFAULT_URL, "default_url": True, "default_port": True}
 COPIED = (
     "--model X --dataset-name random --random-input-len 2048 --random-output-len 128 --num-prompts 100 "
     "--max-concurrency 8"
 )
-
-
-@loop_over(
-    ("line", "base_url", "default_url"),
-    [
-        ("", None, False),
-        ("--profile smoke", None, False),
-        ("--num-prompts 5 --save-result --label l", None, False),
-        ("--preset instant", None, False),
-        ("--preset instant --model m --tokenizer t --hardware l4", None, False),
-        ("--launch vllm --model m --hardware l4", None, False),
-        (COPIED, DEFAULT_URL, True),
-        ("--dataset-name random", DEFAULT_URL, True),
-        ("--profile smoke --model m", DEFAULT_URL, True),
-        ("--backend vllm", DEFAULT_URL, True),
-        ("--backend vllm-chat", DEFAULT_URL, True),
-        ("--backend openai-chat --model m", DEFAULT_URL, True),
-        ("--backend llama.cpp", DEFAULT_URL, True),
-        *[
-            (f"--backend {name} --model m", "http://127.0.0.1:30000", True)
-            for name in ("sglang", "sglang-native", "sglang-oai", "sglang-oai-chat")
-        ],
-        *[(f"--backend {name}", "http://127.0.0.1:23333", True) for name in ("lmdeploy", "lmdeploy-chat")],
-        ("--backend=lmdeploy --host h", "http://h:23333", False),
-        ("--backend sglang --port 81", "http://127.0.0.1:81", False),
-        ("--backend sglang --base-url http://h:1", "http://h:1", False),
-        ("--backend sglang --preset instant", None, False),
-        ("--backend sglang --endpoint /v1/completions", DEFAULT_URL, True),  # of vLLM's client
-        ("--backend lmdeploy --endpoint-type openai-comp", "http://127.0.0.1:23333", True),
-        ("--header A=b", DEFAULT_URL, True),
-        ("--server-trace d", DEFAULT_URL, True),
-        ("--model m --base-url http://h:1", "http://h:1", False),
-        ("--model m --base-url http://127.0.0.1:8000", DEFAULT_URL, False),
-        ("--model m --host h", "http://h:8000", False),
-        ("--model m --port 81", "http://127.0.0.1:81", False),
-    ],
-)
-def test_a_command_line_means_a_server(line: str, base_url: str | None, default_url: bool) -> None:
-    found = parse(shlex.split(line))
-    assert (found.base_url, found.default_url) == (base_url, default_url)
-
-
-@loop_over(
-    ("base_url", "given", "expected"),
-    [
-        (None, {}, {}),
-        (None, {"num_prompts": 5}, {}),
-        (None, {"preset": "instant", "model": "m"}, {"preset": "instant", "model": "m"}),
-        (None, {"model": "m"}, {**AT_DEFAULT, "model": "m"}),
-        (None, {"backend": "sglang"}, {**AT_DEFAULT, "base_url": "http://127.0.0.1:30000"}),
-        (None, {"backend": "lmdeploy-chat"}, {**AT_DEFAULT, "base_url": "http://127.0.0.1:23333"}),
-        ("http://h:1", {"model": "m"}, {"base_url": "http://h:1", "model": "m"}),
-    ],
-)
-def test_a_call_means_the_same_server(
-    base_url: str | None, given: dict[str, Any], expected: dict[str, object]
-) -> None:
-    found = vars(keywords.parse_call(base_url, None, given)[0])
-    overrides = {name: value for name, value in given.items() if name in ("num_prompts", "backend")}
-    overrides |= (
-        {"backend": request_settings.find_backend(overrides["backend"])} if "backend" in overrides else {}
-    )
-    assert found == {**vars(Options(quiet=True)), "overrides": overrides, **expected}
 
 
 @pytest.fixture

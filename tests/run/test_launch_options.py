@@ -132,25 +132,6 @@ def test_the_table_of_a_profile_is_asked_for_and_flags_go_over_it(
     assert shown(capsys, *profile, *over) == changed.replace(OWN, f"{OWN}A=1 B=3 ")
 
 
-@loop_over(
-    ("table", "says"),
-    [
-        ("[server]\ncontext_length = 9", "unknown key 'context_length', did you mean 'context_len'?"),
-        ("[server]\nmemory_fraction = 2", "memory_fraction = 2"),
-        ("[server]\narguments = '--a \"b'", "no closing quotation"),
-        ("server = 5", "server = 5"),
-    ],
-)
-def test_a_table_that_cannot_be_asked_for_is_told_in_one_line(
-    table: str, says: str, place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (place / "p.toml").write_text(table)
-    assert cli.main(["bench", *VLLM, "--profile", "./p.toml"]) == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert said.count("\n") == 1
-
-
 @pytest.mark.whole
 def test_profiles_that_want_different_servers_are_run_one_by_one(
     place: Path, capsys: pytest.CaptureFixture[str]

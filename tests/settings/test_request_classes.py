@@ -8,7 +8,7 @@ from typing import Any
 from loadgen.plan import random_prompts
 from loadgen.plan.profile import build
 from loadgen.plan.request_sources import RandomStream
-from loadgen.settings.load_settings import RequestClass, parse_class
+from loadgen.settings.load_settings import RequestClass
 
 TABLES: list[dict[str, Any]] = [
     {"name": "long", "share": "30%", "input_len": 8000, "output_len": 200},
@@ -47,12 +47,3 @@ def test_another_seed_draws_other_classes() -> None:
     other = RandomStream(8, "mix")
     drawn = [random_prompts.draw_classes(CLASSES, stream, 100).tolist() for stream in (STREAM, other)]
     assert drawn[0] != drawn[1]
-
-
-def test_a_class_as_a_flag_is_a_table_of_the_profile() -> None:
-    text = "name=long, share=30%, input-len=8000, output_len=200"
-    assert parse_class(text) == {
-        "name": "long", "share": "30%", "input_len": "8000", "output_len": "200",
-    }  # fmt: skip
-    short = parse_class("name=short,share=70%,input_len=500,output_len=50,range_ratio=0.1")
-    assert build({"classes": [parse_class(text), short]}).classes == CLASSES

@@ -13,7 +13,6 @@ import trustme
 
 from fakes.scripted_server import Answer, ScriptedServer, drive, job_of, kinds, stream, whole
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.run.command.options import parse
 from loadgen.server import exchange
 from loadgen.server.control import ServerProbe
 from loadgen.server.exchange import ServerAddress
@@ -195,11 +194,3 @@ def test_a_key_of_another_certificate_is_said(
 def test_what_does_not_go_together_is_refused(base_url: str, given: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         ServerProbe(ServerAddress(base_url, **given))  # type: ignore[arg-type]
-
-
-def test_the_flags_are_parsed() -> None:
-    words = ["--base-url", "https://h", "--ca-cert", "a", "--client-cert", "b", "--client-key", "c"]
-    options = parse(words)
-    assert (options.ca_cert, options.client_cert, options.client_key) == ("a", "b", "c")
-    with pytest.raises(UsageError, match="--ca-cert applies to a running server"):
-        parse(["--ca-cert", "a"])
