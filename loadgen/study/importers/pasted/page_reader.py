@@ -32,7 +32,7 @@ _HEADS = {f"h{level}": level for level in range(1, 7)} | dict.fromkeys(
     ("dt", "figcaption", "summary"), BOLD_LEVEL
 )
 _ELEMENT = re.compile(
-    r"</?(?:h[1-6]|p|div|pre|li|table|t[rhd]|caption|dt|figcaption|summary)\b", re.IGNORECASE
+    r"</?(?:h[1-6]|p|div|pre|li|table|tabitem|t[rhd]|caption|dt|figcaption|summary)\b", re.IGNORECASE
 )
 _INSIDE = frozenset({"a", "code", "em", "font", "i", "img", "span", "sub", "sup", "u"})  # a line
 _MOST_SPANNED, _LONGEST_TITLE, _LONGEST_COMMENT = 1000, 120, 300

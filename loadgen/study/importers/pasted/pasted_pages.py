@@ -289,11 +289,7 @@ def _name_flags(given: Mapping[str, str]) -> dict[str, str]:
 _LONGEST_COMPARED = 2000  # characters of a line
 _SHOWN = 60  # of the words in a row's name
 _MOST_BETWEEN = 200  # lines between two results, the nearest
-_NAMED_TAG = re.compile(
-    r"<[^<>]{0,200}?\b(?:title|label|name|summary|caption|alt)\s*=\s*[\"']([^\"'<>]{1,100})[\"'][^<>]{0,200}>"
-)
 _ANY_TAG = re.compile(r"</?[A-Za-z!][^<>]{0,300}>")
-_COMMENT = re.compile(r"<!--(.{0,300}?)-->")
 _MARKS = re.compile(
     r"\s{0,20}(?:>\s?)*(?:#{1,6}\s|\d{1,3}[.)]\s|\.\.\s(?:[\w-]+::\s)?|//+|;+|={3,}\s|:::+|%+\s?)*"
 )
@@ -360,7 +356,7 @@ def _read_own(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
         if fence is not None:
             plain = plain.strip()[fence.end() :] if fence[1].lower() in _LANGUAGES else plain.strip("`~ \t")
         plain = _LINK.sub(r"\1", plain)
-        plain = _ANY_TAG.sub(" ", _NAMED_TAG.sub(r" \1 ", _COMMENT.sub(r" \1 ", plain)))
+        plain = _ANY_TAG.sub(" ", plain)
         mark = _MARKS.match(plain)
         plain = " ".join(plain[mark.end() if mark is not None else 0 :].split())
         if key := labels.strip_run(plain):
