@@ -34,7 +34,6 @@ from loadgen.study.sweep_record import SweepPoint, SweepRecord, SweptPoint, read
 # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 TINY = ("--input-len", "8", "--output-len", "4", "--num-prompts", "6", "--seed", "7", "--quiet")
-TWELVE = ("--preset", "instant", "--concurrency", "1,2,4…32", "--vary", "temperature=0,1", *TINY)
 
 
 @pytest.fixture(autouse=True)
@@ -64,12 +63,6 @@ def states(store: SeriesStore) -> list[str]:
 def digests(store: SeriesStore) -> list[str]:
     """What each point asked."""
     return [load(store.directory / point.directory).facts.plan_digest for point in points(store)]
-
-
-def table(text: str) -> list[tuple[str, str]]:
-    """The loads of a table's rows: of the figures no two runs have the same."""
-    lines = [line.split() for line in text.splitlines()]
-    return [(words[0], words[1]) for words in lines if words and words[0].startswith("temperature=")]
 
 
 def test_a_sweep_leaves_a_run_and_a_row_for_each_point(capsys: pytest.CaptureFixture[str]) -> None:
