@@ -337,8 +337,8 @@ class Execution:
         self._report(planned, outcome)
 
     def _fail(self, planned: Planned, error: LoadgenError, directory: Path | None = None) -> None:
-        self.store.fail(planned.id, hide_secrets(str(error)), read_wall_clock(), directory, planned.cell)
-        self._report(planned, f"FAILED: {hide_secrets(error.summary)}")
+        self.store.fail(planned.id, str(error), read_wall_clock(), directory, planned.cell)
+        self._report(planned, f"FAILED: {error.summary}")
 
     def _report(self, planned: Planned, outcome: str) -> None:
         """Add a step to `done` and print its line: how many are done, its outcome, and the time left."""
