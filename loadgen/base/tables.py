@@ -18,7 +18,7 @@ _MOST_NAMING = 3  # columns next to the spanned ones that name a row, in each pa
 _WORD = re.compile(r"[^\s-]*-+|[^\s-]+")  # with the hyphens at which it may be broken
 # A number with its interval and verdict: right-aligned, and not broken at its blanks.
 _DIGITS = re.compile(
-    r"[-+]?[\d.,]+( ±(>100%|[\d.,]+))?( [▲▼≈?])?( %)?( \([<>]?\d+ %\))?"
+    r"[-+]?[\d.,]+( ±(>100%|[\d.,]+))?( [▲▼≈?])?( (%|ms))?( \([<>]?\d+ %\))?"
     r"|(over )?[\d.,]+( to [\d.,]+)?|[-–]|inf|none|"
 )
 
@@ -103,6 +103,11 @@ class Table(msgspec.Struct, frozen=True):
                     counts[index][column] = 0
         return counts
 
+    def list_numeric(self) -> list[bool]:
+        """List of each column whether its cells are numbers alone, which stand at the right."""
+        columns = zip(*self.body, strict=True) if self.body else ((),) * len(self.columns)
+        return [all(_DIGITS.fullmatch(cell) for cell in cells) for cells in columns]
+
     def list_shown(self) -> list[tuple[str, ...]]:
         """List the rows with the cells of spanned columns left blank where they repeat the row above."""
         rows = (zip_longest(*pair, fillvalue=1) for pair in zip(self.body, self.count_spans(), strict=True))
@@ -132,8 +137,8 @@ def render_markdown_table(table: Table) -> str:
     A number's remark is below it, in its cell.
     """
     titles = [escape_markdown(column.title) for column in table.columns]
-    rule = ["---:" if _is_of_numbers(column) else "---" for column in zip(*table.body, strict=True)]
-    rows = [titles, rule or ["---"] * len(titles), *(map(_write_markdown_cell, row) for row in table.body)]
+    rule = ["---:" if table.body and numeric else "---" for numeric in table.list_numeric()]
+    rows = [titles, rule, *(map(_write_markdown_cell, row) for row in table.body)]
     notes = ["", *(f"* {escape_markdown(note)}" for note in table.notes)] if table.notes else []
     return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), *notes]) + "\n"
 
@@ -141,10 +146,6 @@ def render_markdown_table(table: Table) -> str:
 def _write_markdown_cell(cell: str) -> str:
     aside = cell.aside if isinstance(cell, Number) else ""
     return f"{escape_markdown(cell)}<br>{escape_markdown(aside)}" if aside else escape_markdown(cell)
-
-
-def _is_of_numbers(cells: Sequence[str]) -> bool:
-    return all(_DIGITS.fullmatch(cell) for cell in cells)
 
 
 def escape_markdown(text: str) -> str:
@@ -250,8 +251,8 @@ def _draw_table(table: Table, width: int) -> str:
     while sum(widths) + len(gap) * len(widths) > width and max(widths) > 1:
         wide = [at for at, own in enumerate(widths) if own > words[at]]  # where no word is broken
         widths[max(wide or range(len(widths)), key=widths.__getitem__)] -= 1
-    numbers = [_is_of_numbers(cells) for _, *cells in across]
-    sides = [width if number else -width for width, number in zip(widths, numbers, strict=True)]
+    numeric = table.list_numeric()[head:]
+    sides = [width if number else -width for width, number in zip(widths, numeric, strict=True)]
 
     def lines(row: Sequence[str]) -> list[str]:
         parts = [

@@ -202,7 +202,7 @@ def list_passages(
 def make_limit_passage(compared: ComparedLimits, number: int) -> Passage:
     """Make the passage of the limits of one kind of search."""
     title = limits.describe_limits(compared)
-    return Passage(title, f"limits-{number}", table=limits.make_limit_table(compared), style="words")
+    return Passage(title, f"limits-{number}", table=limits.make_limit_table(compared))
 
 
 def list_qualities(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> list[RowQuality]:

@@ -312,7 +312,7 @@ def make_search_passage(record: LimitRecord, name: str = "", key: str = "") -> P
     limit, *statements = list_statements(record)
     table = make_run_table(record) if record.runs else None
     title = ", ".join(filter(None, (name, limit)))
-    return Passage(title, key, lines=tuple(statements), table=table, style="words")
+    return Passage(title, key, lines=tuple(statements), table=table)
 
 
 def name_percentile(objective: str) -> str:

@@ -161,7 +161,7 @@ def make_fit_passage(comparisons: Iterable[ComparedLoad]) -> Passage:
         "where the system shares the memory (Jetson, GB10) leave room for it",
     )
     title, table = "What fits which memory (GiB)", make_table(columns, body, notes=notes)
-    return Passage(title, "fits", table=table, style="words")
+    return Passage(title, "fits", table=table)
 
 
 def compute_need(name: str, runs: Sequence[Reported]) -> tuple[float, str]:

@@ -147,7 +147,7 @@ def list_history_passages(
     return [
         Passage("Changes", "changes", lines=lines[:-1], remarks=lines[-1:]),
         Passage("Over time", "metrics", panels=tuple(plot_history(metrics))),
-        Passage("Measurements", "measurements", table=make_history_table(entries, metrics), style="words"),
+        Passage("Measurements", "measurements", table=make_history_table(entries, metrics)),
     ]
 
 

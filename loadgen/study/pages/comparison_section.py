@@ -56,9 +56,9 @@ def _list_tables(comparison: ComparedLoad) -> Iterator[Passage]:
         yield Passage("Statistics of every difference", table=statistics)
     ranking, effects = rankings.make_ranking_table(comparison), rankings.make_effect_table(comparison)
     if len(ranking.body) > 1:
-        yield Passage("Ranking", table=ranking, style="words")
+        yield Passage("Ranking", table=ranking)
     if len(effects.columns) > 3:  # more than one quantization
-        yield Passage("Effect of quantization", table=effects, style="words")
+        yield Passage("Effect of quantization", table=effects)
 
 
 def _make_statistics_table(comparison: ComparedLoad) -> Table:

@@ -123,7 +123,9 @@ def compose_document(
         sections.append(rankings.make_fit_passage(shown))
     levels = Counter(run.level for run in reported if run.level)
     campaigns = {run.cell.campaign for run in reported if run.cell is not None}
-    names = list(dict.fromkeys(run.name for run in reported))
+    names = list(
+        dict.fromkeys(run.name for run in reported) or dict.fromkeys(each.shown_name for each in limits)
+    )
     listed = " and ".join(names) if 0 < len(names) < 3 else f"{len(names)} checkpoints"
     return Document(
         title=campaigns.pop() if len(campaigns) == 1 else listed,
@@ -172,6 +174,8 @@ def _select_drawn(reported: Sequence[Reported]) -> set[int]:
 
 def _make_subtitle(reported: Sequence[Reported]) -> tuple[str, ...]:
     """Return the number of runs (of one its load), first engine and machine, and the first and last day."""
+    if not reported:
+        return ()
     parts = [f"{len(reported)} runs" if len(reported) != 1 else describe_load(reported[0].load)]
     for names in ((run.engine for run in reported), (run.machine for run in reported)):
         parts += filter(None, [list_first([*dict.fromkeys(filter(None, names))], 1)])
@@ -182,8 +186,8 @@ def _make_subtitle(reported: Sequence[Reported]) -> tuple[str, ...]:
 
 def render_markdown(document: Document) -> str:
     """Render the whole document as Markdown; texts are escaped, so that no name is markup."""
-    about = " · ".join(document.subtitle)
-    lines = [f"# {escape_markdown(document.title)}", "", escape_markdown(about), ""]
+    lines = [f"# {escape_markdown(document.title)}", ""]
+    lines += [escape_markdown(" · ".join(document.subtitle)), ""] if document.subtitle else []
     verdicts = [f"{LEVELS[level]} {count} {level}" for level, count in document.levels]
     if document.simulated:
         verdicts.append(f"SIMULATED: {escape_markdown(document.simulated)}")

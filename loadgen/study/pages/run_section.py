@@ -192,7 +192,8 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool, divide: bool) -> It
 
 def _make_section(title: str, run: Result) -> Passage:
     """Make the passage of the report's sections that stand under a title of the page."""
-    return Passage(title, lines=report.list_page_lines(title, run), table=report.find_page_table(title, run))
+    lines = (line.removeprefix(f"{title.lower()}: ") for line in report.list_page_lines(title, run))
+    return Passage(title, lines=tuple(lines), table=report.find_page_table(title, run))
 
 
 def _make_charts(run: Result, draw: bool) -> Passage:

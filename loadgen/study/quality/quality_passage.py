@@ -65,7 +65,7 @@ def make_quality_passage(rows: Sequence[RowQuality]) -> Passage:
     if not any(row.quality.of_reference for row in rows):
         notes.append(f"reference: {', '.join(dict.fromkeys(row.quality.reference for row in rows))}")
     table = make_table(titles, body, notes=notes)
-    return Passage("Quality, against the reference", "quality", "Quality", table=table, style="words")
+    return Passage("Quality, against the reference", "quality", "Quality", table=table)
 
 
 def _write_bits(row: RowQuality) -> str:
