@@ -213,7 +213,7 @@ def make_workers_passage(measured: Sequence[Calibration], ended: Sequence[str], 
         cells.append(f"{each.capacity_tokens_per_s / one:.2f}" if one else "–")
         cells += [f"{us:,.1f}" for us in (each.gap.median_us, each.gap.p99_us, each.cpu_us_per_token)]
         body.append(cells)
-    titles = ("workers", "streams", "tok/s", "× one", "gap error µs", "P99 µs", "CPU a token µs")
+    titles = ("workers", "streams", "tok/s", "× one", "gap error µs", "P99 µs", "CPU µs/token")
     remarks = (
         f"{format_count(each.workers, 'worker')}: no higher load was tried: {why}"
         for each, why in zip(measured, ended, strict=True)

@@ -233,5 +233,5 @@ def make_mode_passage(outcomes: Mapping[str, Mapping[str, str]], transports: Seq
         for name, wrong in by_transport.items()
         if wrong != "ok"
     )
-    table = make_table(("what the server sends", *transports), body)
+    table = make_table(("null server", *transports), body)
     return Passage("", table=table, remarks=tuple(faults))
