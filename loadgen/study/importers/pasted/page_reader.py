@@ -17,15 +17,18 @@ from markdown_it.token import Token
 from loadgen.study.importers.pasted import drawn_tables, headings
 from loadgen.study.importers.pasted.drawn_tables import MOST_COLUMNS, Grid, Row, check_size, fit_cells
 from loadgen.study.importers.pasted.headings import BOLD_LEVEL, ITEM_LEVEL, Kind, PageLine, strip_marks
-from loadgen.study.importers.pasted.pasted_blocks import HEADER, RULE, find_key
+from loadgen.study.importers.pasted.pasted_blocks import HEADER, RULE
 
 _COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))")
 _LEFT_OUT = str.maketrans("", "", "\ue000\ue001\u00ad")
 _LIFTED = re.compile("\ue000(\\d{1,9})\ue001")  # where a result or a table was
 _COMMENTED = re.compile("<!--(\ue000\\d{1,9}\ue001)-->")
 _FENCE = re.compile(r"\s{0,20}(?:>\s?){0,5}(?:`{3}|~{3})")
-# What a block without its rule ends before.
-_ENDS = re.compile(r"\s{0,20}(?:>\s?){0,5}(?:#{1,6}\s+([^:]*)|`{3}|~{3}|</?h[1-6]\b)")
+# What a block without its rule ends before; a heading with a number behind a colon is a line of it.
+_ENDS = re.compile(
+    r"\s{0,20}(?:>\s?){0,5}(?:#{1,6}\s{1,9}\w(?!.{0,200}:\s{1,60}[-+]?\d)|`{3}|~{3}|</?h[1-6]\b)",
+    re.IGNORECASE,
+)
 _BOLD = re.compile(r"\s*(\*\*|__)(?=\S)(.+)(?<=\S)\1:?\s*")
 _SHOWN = frozenset({"alt", "caption", "label", "name", "summary", "title"})  # attributes
 _HEADS = {f"h{level}": level for level in range(1, 7)} | dict.fromkeys(
@@ -124,7 +127,7 @@ def _lift_blocks(lines: Sequence[str], at: int, lifted: list[PastedBlock | Grid]
             if at == len(lines):
                 del block.lines[-1]  # its last figure may be cut
                 break
-            if _ends_block(lines[at]):
+            if _ENDS.match(lines[at]) is not None:
                 break
             rest, at = lines[at], at + 1
         else:
@@ -138,11 +141,6 @@ def _find_end(line: str) -> re.Match[str] | None:
     """Find the rule that closes a block, or the title of the next one, whichever is first."""
     found = [match for match in (RULE.search(line), HEADER.search(line)) if match is not None]
     return min(found, key=lambda match: match.start(), default=None)
-
-
-def _ends_block(line: str) -> bool:
-    ends = _ENDS.match(line)
-    return ends is not None and not (ends[1] and find_key(ends[1]))
 
 
 class _PageReader(HTMLParser):

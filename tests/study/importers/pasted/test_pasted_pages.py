@@ -73,6 +73,7 @@ def test_lengths_are_means_of_what_was_counted() -> None:
         "in a table": lambda text: "\n".join(f"| {line} |" for line in text.splitlines()),
         "in two columns": lambda text: text.replace(":  ", ": | ").replace("\n", " |\n| "),
         "quoted": lambda text: "\n".join(f"> {line}" for line in text.splitlines()),
+        "in comments": lambda text: "\n".join(f"# {line}" for line in text.splitlines()),
         "indented": lambda text: "\n".join(f"    {line}" for line in text.splitlines()),
         "colours": lambda text: "\n".join(f"\x1b[32m{line}\x1b[0m" for line in text.splitlines()),
         "prompts": lambda text: f"user@thor:~$ vllm bench serve\n{text}$ exit\n",
