@@ -28,6 +28,7 @@ import numpy as np
 from loadgen.base import parsing
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.json_lines import Lines
+from loadgen.base.parsing import parse_instant_ns
 from loadgen.base.text import quote_value
 from loadgen.features.traces import trace_rows
 from loadgen.features.traces.call_order import MOST_DEPTH, UNKNOWN_NS, RecordedCalls, name_role
@@ -37,7 +38,6 @@ from loadgen.features.traces.trace_rows import (
     GrowthLines,
     SessionColumns,
     TraceRows,
-    parse_instant_ns,
     parse_length,
     parse_number,
 )

@@ -8,23 +8,20 @@ a sub-agent.
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import msgspec
 import numpy as np
 
 from loadgen.base import parsing
-from loadgen.base.arrays import Int64
 from loadgen.base.clock import MS_NS
 from loadgen.base.json_lines import Lines
 from loadgen.base.text import format_count
 from loadgen.features.traces import otel_spans
 from loadgen.features.traces.call_order import MOST_DEPTH, SUBAGENT, RecordedCalls, name_role
-from loadgen.features.traces.otel_spans import Operation, Span, SpanFile
+from loadgen.features.traces.otel_spans import Operation, Span, SpanFile, SpanMessages
 from loadgen.features.traces.trace_rows import (
     FAILED,
     GrowthLines,
-    RecordedMessages,
     SessionColumns,
     TraceRows,
 )
@@ -264,29 +261,3 @@ class _Rows:
             growth=self._growth.make() if has_lengths else None,
             messages=messages if has_messages else None,
         )
-
-
-class SpanMessages(RecordedMessages):
-    """The messages of calls, read again from their file when they are needed."""
-
-    def __init__(self, file: SpanFile, rows: Int64, places: Int64, features: list[tuple[str, ...]]) -> None:
-        self._file, self._rows, self._places, self._features = file, rows, places, features
-
-    def reorder(self, order: Int64) -> SpanMessages:
-        features = [self._features[row] for row in order.tolist()]
-        return SpanMessages(self._file, self._rows[order], self._places[order], features)
-
-    def list_features(self, row: int) -> tuple[str, ...]:
-        return self._features[row]
-
-    def read_prompt(self, row: int) -> list[dict[str, Any]]:
-        return otel_spans.read_prompt(self._read(row).attributes)
-
-    def read_answer(self, row: int) -> str:
-        return otel_spans.read_answer(self._read(row).attributes)
-
-    def read_tools(self, row: int) -> list[dict[str, Any]]:
-        return otel_spans.read_tools(self._read(row).attributes)
-
-    def _read(self, row: int) -> Span:
-        return self._file.read_row(int(self._rows[row]))[int(self._places[row])]

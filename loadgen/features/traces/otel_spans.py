@@ -15,11 +15,12 @@ from typing import Any
 
 import msgspec
 
+from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines, explain_json
+from loadgen.base.parsing import check_epoch_ns, parse_instant_ns
 from loadgen.base.text import quote_value
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.traces.trace_rows import check_epoch_ns, parse_instant_ns
 from loadgen.wire.openai import SYSTEM_ROLES
 
 EXPORT, TRACE = "resourceSpans", "spans"  # keys of a row
@@ -465,3 +466,34 @@ def _join_text(parts: Any) -> str:
         if isinstance(part, dict) and part.get("type") in _TEXT_KINDS
     ]
     return "".join(text for text in texts if isinstance(text, str))
+
+
+class SpanMessages:
+    """The messages of calls, read again from their file when they are needed."""
+
+    def __init__(self, file: SpanFile, rows: Int64, places: Int64, features: list[tuple[str, ...]]) -> None:
+        self._file, self._rows, self._places, self._features = file, rows, places, features
+
+    def reorder(self, order: Int64) -> SpanMessages:
+        """Return the messages of rows in another order, of which `order` is each one's earlier index."""
+        features = [self._features[row] for row in order.tolist()]
+        return SpanMessages(self._file, self._rows[order], self._places[order], features)
+
+    def list_features(self, row: int) -> tuple[str, ...]:
+        """List what a row's body has that not every server takes: tools, system."""
+        return self._features[row]
+
+    def read_prompt(self, row: int) -> list[dict[str, Any]]:
+        """Return the messages of a row's prompt, as chat has them; never empty."""
+        return read_prompt(self._read(row).attributes)
+
+    def read_answer(self, row: int) -> str:
+        """Return the text of a row's recorded answer; "" where it has none."""
+        return read_answer(self._read(row).attributes)
+
+    def read_tools(self, row: int) -> list[dict[str, Any]]:
+        """Return the tools that a row offers, as chat has them; [] without any."""
+        return read_tools(self._read(row).attributes)
+
+    def _read(self, row: int) -> Span:
+        return self._file.read_row(int(self._rows[row]))[int(self._places[row])]

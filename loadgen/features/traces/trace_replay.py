@@ -18,6 +18,7 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.features.traces import trace_formats
 from loadgen.features.traces.call_order import reorder_waits
+from loadgen.features.traces.otel_spans import SpanMessages
 from loadgen.features.traces.trace_blocks import (
     BlockContent,
     GrownContent,
@@ -28,7 +29,7 @@ from loadgen.features.traces.trace_blocks import (
     scope_hashes,
 )
 from loadgen.features.traces.trace_heads import CLOSED
-from loadgen.features.traces.trace_rows import Hashes, RecordedMessages, TraceRows
+from loadgen.features.traces.trace_rows import Hashes, TraceRows
 from loadgen.features.traces.trace_schedule import TraceSchedule, TraceSelection, TraceWindow
 from loadgen.plan.model_files import find_vocabulary
 from loadgen.plan.planned_requests import (
@@ -424,7 +425,7 @@ class MessageRequests(TurnRequests):
     format = RECORDED
 
     def __init__(
-        self, trace: TraceRows, messages: RecordedMessages, picked: TraceSelection, turns: Turns | None
+        self, trace: TraceRows, messages: SpanMessages, picked: TraceSelection, turns: Turns | None
     ) -> None:
         self.output_lens = picked.output_lens
         self.input_lens: Int64 = np.full(len(picked.places), UNKNOWN_LEN, np.int64)

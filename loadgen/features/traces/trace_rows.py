@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import csv
-import re
 import shlex
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from functools import lru_cache
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -21,8 +18,10 @@ from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines
+from loadgen.base.parsing import parse_instant_ns
 from loadgen.base.text import quote_value
 from loadgen.features.traces.call_order import SessionTrees, reorder_waits
+from loadgen.features.traces.otel_spans import SpanMessages
 from loadgen.plan.planned_requests import Cancellations, Waits, make_cancellations, merge_fields
 from loadgen.settings.load_settings import CancelPoint
 from loadgen.settings.request_settings import SAMPLING
@@ -49,32 +48,6 @@ NO_SAMPLING = -1
 _OWN_SAMPLING = ("min_tokens", "logprobs")
 SENT = tuple(name for name in SAMPLING if name not in _OWN_SAMPLING)
 _TOP_K, _ALL_TOKENS = "top_k", -1  # where vLLM logs 0, every engine takes -1
-_NAIVE_EPOCH = datetime(1970, 1, 1)
-_EPOCH = _NAIVE_EPOCH.replace(tzinfo=UTC)
-_MOST_S = 9_214_646_400  # the begin of 2262: nanoseconds until then fit into 63 bits
-_US_LETTERS = len("1970-01-01T00:00:00.000000")
-_BELOW_US = re.compile(r"[.,]\d{6}(\d{1,3})")  # of a fraction
-_NGINX = "%d/%b/%Y:%H:%M:%S%z"
-_FIRST_NS = 631_152_000 * SECOND_NS  # 1990: a lower number is of another unit, or of a clock since boot
-
-
-class RecordedMessages(Protocol):
-    """The messages of a trace's requests, read when they are needed."""
-
-    def reorder(self, order: Int64) -> RecordedMessages:
-        """Return the messages of rows in another order, of which `order` is each one's earlier index."""
-
-    def list_features(self, row: int) -> tuple[str, ...]:
-        """List what a row's body has that not every server takes: tools, system."""
-
-    def read_prompt(self, row: int) -> list[dict[str, Any]]:
-        """Return the messages of a row's prompt, as chat has them; never empty."""
-
-    def read_answer(self, row: int) -> str:
-        """Return the text of a row's recorded answer; "" where it has none."""
-
-    def read_tools(self, row: int) -> list[dict[str, Any]]:
-        """Return the tools that a row offers, as chat has them; [] without any."""
 
 
 class TraceRows(msgspec.Struct, frozen=True):
@@ -101,7 +74,7 @@ class TraceRows(msgspec.Struct, frozen=True):
     waits: Waits | None = None  # what each waits for, by index; None: not known, each has its time alone
     delays_ns: Int64 | None = None  # int64[rows], before each, as `Turns` has them; None without `waits`
     growth: Growth | None = None  # in place of hashes: which earlier row each prompt begins with
-    messages: RecordedMessages | None = None  # of all rows; None: some have none
+    messages: SpanMessages | None = None  # of all rows; None: some have none
     recorded: RecordedFields | None = None  # None: the trace has no sampling, and no cancelled calls
 
     def __len__(self) -> int:
@@ -568,45 +541,3 @@ class GrowthLines:
     def make(self) -> Growth:
         """Make the growth of all rows that were added."""
         return Growth(np.array(self._origins, np.int64), np.array(self._kept, np.int64))
-
-
-def parse_instant_ns(text: str) -> int:
-    """Parse a date with time, of ISO 8601 or as nginx writes it, to nanoseconds since 1970.
-
-    One without a zone is UTC. Raises ValueError for a text that is none from 1970 to 2261.
-    """
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        at = _parse_other(text)
-    after = at - (_EPOCH if at.tzinfo else _NAIVE_EPOCH)
-    whole_s = after.days * 86_400 + after.seconds
-    if not 0 <= whole_s < _MOST_S or not (":" in text or "T" in text):
-        raise _make_refusal(text)
-    below = _BELOW_US.search(text) if len(text) > _US_LETTERS else None
-    below_ns = int(below[1].ljust(3, "0")) if below else 0
-    return whole_s * SECOND_NS + after.microseconds * 1000 + below_ns
-
-
-@lru_cache(4096)  # many lines of a log are of one second
-def _parse_other(text: str) -> datetime:
-    """Parse a date as nginx writes it, or of ISO 8601 before a blank or UTC; raises ValueError."""
-    plain = text.strip().removesuffix("UTC").rstrip().replace(" +", "+").replace(" -", "-")
-    try:
-        return datetime.fromisoformat(plain)
-    except ValueError:
-        try:
-            return datetime.strptime(plain, _NGINX)
-        except ValueError:
-            raise _make_refusal(text) from None
-
-
-def _make_refusal(text: str) -> ValueError:
-    return ValueError(f"{quote_value(text)} is not a date and time from 1970 to 2261")
-
-
-def check_epoch_ns(value: int) -> int:
-    """Return nanoseconds since 1970 as they are; raises ValueError for those before 1990 or after 2261."""
-    if not _FIRST_NS <= value < 2**63:
-        raise ValueError(f"{quote_value(value)} is not a time in nanoseconds since 1970")
-    return value

@@ -12,8 +12,8 @@ from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines
+from loadgen.base.parsing import check_epoch_ns
 from loadgen.features.traces.learn.calls import ValueFault, read_time_ns
-from loadgen.features.traces.trace_rows import check_epoch_ns
 from loadgen.features.traces.workload import (
     read_workload,
 )

@@ -10,7 +10,7 @@ import numpy as np
 from builders.loops import loop_over
 from builders.required import require
 from builders.traces import TRACELAB, list_waits, offsets_ms, planned, prompts, text, waits_of
-from loadgen.features.traces.trace_rows import parse_instant_ns
+from loadgen.base.parsing import parse_instant_ns
 
 ROWS = [json.loads(line) for line in TRACELAB.read_text().splitlines()]
 SHEET = """id,input_len,output_len,arrival_time,round_idx,tool_wait_after_ms,prefix_len

@@ -24,10 +24,10 @@ from loadgen.base.clock import SECOND_NS, US_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.json_lines import GZIP, MOST_ROW_BYTES, NO_TEXT, Lines
+from loadgen.base.parsing import parse_instant_ns
 from loadgen.base.text import quote_value
 from loadgen.base.untrusted import open_unblocked
 from loadgen.features.traces.trace_formats import open_rows
-from loadgen.features.traces.trace_rows import parse_instant_ns
 from loadgen.settings.request_settings import SAMPLING
 
 K = TypeVar("K")
