@@ -49,7 +49,7 @@ from loadgen.study.series.time_estimate import format_duration
 from loadgen.study.sweep_record import LoadAxis
 from loadgen.verdict.verdict import Level
 
-RUNS = "runs"
+RUNS, PROBE = "runs", "probe"
 _PROBED = 5  # requests, one at a time
 _NO_DELAYS = "none"  # of --turn-delays
 _REACH = 64.0  # the lowest rate that is tried, as a divisor of the first, and the root of the highest one
@@ -118,15 +118,16 @@ class LimitSearch:
         """
         number = 0 if step.what is None else len(self.record.runs) + 1
         name = f"{number:03}-{'alone' if step.what is None else f'{step.what.load:g}'}"
-        if (kept := read_point(self.kept.directory / RUNS / name)) is not None:
+        store = SeriesStore(self.kept.directory, self.kept.kind, PROBE if step.what is None else RUNS)
+        if (kept := read_point(store.directory / store.whole / name)) is not None:
             return kept
         attempt = self.record.attempts
         self._keep(attempts=attempt + 1)
         seed = replace(self.seed, repeat=number, attempt=attempt)
-        point = measure_point(session, step.workload, seed, self.kept.begin(name))
+        point = measure_point(session, step.workload, seed, store.begin(name))
         if point.directory is None or point.signal:
             return point
-        return replace(point, directory=self.kept.finish(name, point.directory))
+        return replace(point, directory=store.finish(name, point.directory))
 
     def keep(self, step: Step[NextRun | None], point: MeasuredPoint) -> None:
         """Write what the probe or a run showed to the record; one that a signal ended is not kept.

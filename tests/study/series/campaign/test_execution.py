@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from builders.campaign_files import INSTANT, TINY, cells, contents, facts, failures, the_directory, written
+from builders.campaign_files import TINY, cells, contents, facts, failures, the_directory, written
 from builders.serving_scripts import engine_command, launch_command
 from fakes.scripted_server import Answer, Asked, api, closed_port, stream, whole
 from fakes.virtual_serving import VirtualServing
@@ -420,14 +420,6 @@ def test_a_cell_that_fails_keeps_what_its_run_had_measured(tmp_path: Path) -> No
     store.fail(cell.id, "why", read_wall_clock())
     (kept,) = tmp_path.glob(f"interrupted/*/run/{JOURNAL}")
     assert (kept.read_bytes(), failures(tmp_path)) == (b"measured", {cell.id: "why"})
-
-
-def test_an_unwritable_directory_is_refused_before_anything_starts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").write_text("", "utf-8")
-    assert quietly(written(tmp_path, INSTANT), "--run-dir", "file") == 2
-    assert "cannot write file: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
