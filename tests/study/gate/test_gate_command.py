@@ -45,7 +45,7 @@ def gate(*words: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("new", "words", "code", "last"),
+    ("new", "words", "code", "first"),
     [
         ({}, [], 0, "gate: not slower by more than 3 %: tok/s (4 pairs)"),
         ({"speed": 1.3}, [], 0, "gate: not slower by more than 3 %: tok/s (4 pairs)"),
@@ -64,16 +64,16 @@ def gate(*words: str) -> int:
     ids=["same", "faster", "slower", "margin", "metrics", "requests", "concurrency", "invalid"],
 )
 def test_the_exit_code_is_the_outcome(
-    new: dict[str, Any], words: list[str], code: int, last: str, capsys: pytest.CaptureFixture[str]
+    new: dict[str, Any], words: list[str], code: int, first: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert gate(kept("new", **{"speed": 1.001, **new}), kept("base"), *words) == code
-    assert capsys.readouterr().out.splitlines()[-1].startswith(last[:78])
+    assert capsys.readouterr().out.startswith(first[:78])
 
 
 def test_two_repeats_are_undecided_with_a_number(capsys: pytest.CaptureFixture[str]) -> None:
     assert gate(kept("new", 0.97, range(2)), kept("base", seeds=range(2))) == ExitCode.UNDECIDED
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert re.fullmatch(r"gate: undecided: about \d+ (to \d+ )?pairs? more would decide", last)
+    first = capsys.readouterr().out.splitlines()[0]
+    assert re.fullmatch(r"gate: undecided: about \d+ (to \d+ )?pairs? more would decide", first)
 
 
 def test_it_writes_where_pipelines_read(
@@ -89,7 +89,7 @@ def test_it_writes_where_pipelines_read(
     assert (told["outcome"], told["exit_code"], told["pairs"]) == ("slower", 5, 4)
     assert '<failure type="slower"' in Path("gate.xml").read_text("utf-8")
     before, heading, *_ = Path("summary.md").read_text("utf-8").splitlines()
-    assert (before, heading) == ("before", "### loadgen gate: slower by more than 3 %: tok/s (4 pairs)")
+    assert (before, heading) == ("before", "### gate: slower by more than 3 %: tok/s (4 pairs)")
     (entry,) = read_history("h.jsonl")
     assert (entry.label, entry.commit, entry.verdict, entry.runs) == ("v2", "c0ffee", "slower", 4)
 
