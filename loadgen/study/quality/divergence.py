@@ -352,18 +352,28 @@ def judge_contents(
     }
     if candidate is None:
         figures |= {"agreement": ITSELF, "perplexity_ratio": ITSELF}
+    return _make_quality(reference, candidate, figures, doubts)
+
+
+def _make_quality(
+    reference: ReferenceContents,
+    candidate: ReferenceContents | None,
+    figures: Mapping[str, Any],
+    doubts: tuple[str, ...] = (),
+    **settings: Any,
+) -> Quality:
+    """Make a quality of figures, each of which may be the reason why it is not known."""
+    held = candidate or reference
     engines = {"candidate_engine": held.header.engine, "reference_engine": reference.header.engine}
+    digests = {"text": held.header.text_digest, "reference": reference.digest}
     return Quality(
         reference=reference.header.model,
         candidate=held.header.model,
         of_reference=candidate is None,
         why={name: found for name, found in figures.items() if isinstance(found, str)},
         doubts=doubts,
-        settings={**held.header.settings, **engines},
-        digests={
-            "text": held.header.text_digest,
-            **({"reference": reference.digest} if reference.digest else {}),
-        },
+        settings={**held.header.settings, **engines, **settings},
+        digests={name: digest for name, digest in digests.items() if digest or name == "text"},
         **{name: found for name, found in figures.items() if not isinstance(found, str)},
     )
 
@@ -382,23 +392,15 @@ def judge_greedy(reference: ReferenceContents, candidate: ReferenceContents | No
     found = [find_difference(*pair, by_token) for pair in pairs]
     lengths = [len(answer.token_ids) for answer, _ in pairs]
     reached = [(at[0], at[0] + 1) if at else (n, n) for at, n in zip(found, lengths, strict=True)]
+    same = [(at is None, 1) for at in found]
     figures: dict[str, Any] = dict.fromkeys(("kl", "perplexity_ratio"), why)
-    figures |= {"agreement": _FEW if by_token else _NO_IDS, "same_answers": _FEW}
-    if len(pairs) > 1:
-        figures["same_answers"] = _average_rows([(at is None, 1) for at in found]).find_share_interval()
-    if len(pairs) > 1 and by_token:
-        figures["agreement"] = _average_rows(reached).find_share_interval()
+    figures["same_answers"] = _average_rows(same).find_share_interval() if len(pairs) > 1 else _FEW
+    figures["agreement"] = _NO_IDS
+    if by_token:
+        figures["agreement"] = _average_rows(reached).find_share_interval() if len(pairs) > 1 else _FEW
     if candidate is None:
         figures = dict.fromkeys(figures, ITSELF)
-    return Quality(
-        reference=reference.header.model,
-        candidate=own.header.model,
-        of_reference=candidate is None,
-        why={name: value for name, value in figures.items() if isinstance(value, str)},
-        settings={**own.header.settings, "answers": len(pairs)},
-        digests={"text": own.header.text_digest},
-        **{name: value for name, value in figures.items() if not isinstance(value, str)},
-    )
+    return _make_quality(reference, candidate, figures, answers=len(pairs))
 
 
 def _explain_unbelievable_pairs(

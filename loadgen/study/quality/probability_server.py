@@ -86,11 +86,9 @@ class ProbabilityServer(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_session(cls, session: Session) -> ProbabilityServer:
-        """Make the server of a session; raises NoProbabilities for an engine that is known to have none."""
+        """Make the server of a session, asked as vLLM is where its engine is not known."""
         served, engine, subject = session.served, session.served.engine, session.subject
-        api = PROBABILITY_APIS.get(engine.name, VllmClient if engine.unproven else None)
-        if api is None:
-            raise NoProbabilities(f"{engine.name} has no log-probabilities of token ids")
+        api = PROBABILITY_APIS.get(engine.name, VllmClient)
         return cls(
             access=session.access,
             model=served.model,
@@ -350,12 +348,17 @@ def open_servers(
     All of them are with `greedy`, or where one reports no log-probabilities; then prompts are completed, or
     are chats with `chat` or where one server knows only those. Raises MeasureError where one does not answer.
     """
-    try:
-        if not greedy:
+    engines, why = [each.served.engine for each in sessions], "greedy answers are compared"
+    lacking = next(
+        (each for each in engines if each.name not in PROBABILITY_APIS and not each.unproven), None
+    )
+    if lacking is not None:
+        why += f": {lacking.name} has no log-probabilities of token ids"
+    elif not greedy:
+        try:
             return [probe_server(ProbabilityServer.of_session(each)) for each in sessions], ""
-        why = "greedy answers are compared"
-    except NoProbabilities as error:
-        why = f"greedy answers are compared: {error}"
+        except NoProbabilities as error:
+            why += f": {error}"
     found = [_find_greedy_server(each, chat) for each in sessions]
     if len({server.greedy and server.greedy.form for server in found}) > 1:
         found = [_find_greedy_server(each, chat=True) for each in sessions]
@@ -364,17 +367,11 @@ def open_servers(
 
 def _find_greedy_server(session: Session, chat: bool) -> ProbabilityServer:
     """Find the API by which a server completes texts, else answers chats; of a `chat` only that."""
-    served, failures = session.served, list[MeasureError]()
+    failures, server = list[MeasureError](), ProbabilityServer.of_session(session)
     for backend in ("openai-chat",) if chat else ("openai", "openai-chat"):
         dialect, path = plan.choose_dialect(profile.build({"backend": backend}), session.subject)
-        server = ProbabilityServer(
-            access=session.access,
-            model=served.model,
-            engine=served.engine.name,
-            api=VllmClient,
-            version=served.version,
-            greedy=GreedyApi(session.subject, dialect, path, hide=session.access.secrets.hide),
-        )
+        api = GreedyApi(session.subject, dialect, path, hide=session.access.secrets.hide)
+        server = replace(server, greedy=api, scores=True)
         try:
             server.access.loop.run(_answer_probe(server))
         except MeasureError as error:

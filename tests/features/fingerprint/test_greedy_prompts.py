@@ -211,16 +211,6 @@ def test_an_answer_that_never_begins_is_cut_and_not_empty() -> None:
     assert answer_check.judge_answers(found) == []
 
 
-def test_how_far_it_is_is_shown() -> None:
-    seen: list[str] = []
-    with ScriptedServer(saying(HEAD, chunk(token("a", "length")), LAST)) as server:
-        made = plan.make(build({"num_prompts": 1}), ModelTarget(VLLM, "m", vocab_size=100), Seed(1))
-        address, subject = ServerAddress(server.base_url), ModelTarget(VLLM, "m")
-        greedy_prompts.ask_prompts(address, subject, made, lambda at: seen.append(at.line()))
-    assert seen[0] == "fingerprint: 0/12 prompts answered"
-    assert len(seen) == COUNT
-
-
 # The whole way.
 
 LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--num-prompts", "4", "--max-concurrency", "2"]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builders.made_qualities import interval, quality
+from builders.made_qualities import quality
 from loadgen.facts.run_facts import Cell
 from loadgen.study.quality.arm_qualities import (
-    describe_quality,
     find_run_quality,
-    format_spread,
     make_arm_id,
     read_arm_quality,
 )
@@ -58,14 +56,3 @@ def test_a_run_has_the_quality_of_its_arm_or_its_own(tmp_path: Path) -> None:
             None,
             "quality.json is damaged: measure it again with `loadgen quality --json`",
         )
-
-
-def test_a_line_says_how_far_a_candidate_is() -> None:
-    assert describe_quality(quality(0.0031, 0.0004), 0.01).split("; ") == [
-        "KL 0.00310 ±0.00040 nats a token",
-        "94.10 ±0.60 % of first choices the same",
-        "same within 0.01 nats a token",
-    ]
-    unlike = Quality(reference="a", candidate="b", why={"kl": "the vocabularies differ"})
-    assert describe_quality(unlike, 0.01) == "no KL: the vocabularies differ"
-    assert format_spread(interval(0.0, 0.0)) == "0.0000 ±0.0000"

@@ -119,26 +119,9 @@ def load_campaign(path: Path) -> CampaignFile:
     servers = table.get("servers", {})
     if not isinstance(servers, dict) or not all(isinstance(server, dict) for server in servers.values()):
         raise UsageError(f"{path}: servers: write a [servers.NAME] table for each")
-    if isinstance(cool_down := table.get("cool_down"), dict):
-        table["cool_down"] = validate_table(CoolDown, cool_down, f"{path}: [cool_down]")
-    if isinstance(answer := table.get("answer"), dict):
-        where = f"{path}: [answer]"
-        if "lm_eval" in answer:
-            raise UsageError(f"{where}: lm_eval is a key of each of [[checkpoints]]")
-        table["answer"] = validate_table(AnswerTable, answer, where)
-        try:
-            AnswerRequest.read(answer)
-        except UsageError as error:
-            raise UsageError(f"{where}: {error}") from None
-    if isinstance(quality := table.get("quality"), dict):
-        table["quality"] = _read_quality(quality, path)
-    if isinstance(limit := table.get("limit"), dict):
-        where = f"{path}: [limit]"
-        table["limit"] = validate_table(LimitTable, limit, where)
-        try:
-            objectives.parse_objectives(table["limit"].slo)
-        except UsageError as error:
-            raise UsageError(f"{where}: {error}") from None
+    for key, kind in _TABLES.items():
+        if isinstance(given := table.get(key), dict):
+            table[key] = _read_table(kind, given, path, f"{path}: [{key}]")
     checkpoints = []
     for number, row in enumerate(rows, 1):
         if (name := row.get("name")) is None:
@@ -150,20 +133,33 @@ def load_campaign(path: Path) -> CampaignFile:
     return campaign
 
 
-def _read_quality(table: Mapping[str, Any], path: Path) -> QualityTable:
-    """Read `[quality]`; a relative `text` is as of the file's directory. Raises UsageError."""
-    where = f"{path}: [quality]"
-    if set(table) < set(QualityTable.model_fields) - {"reference"}:
+_TABLES: dict[str, type[BaseModel]] = {
+    "cool_down": CoolDown,
+    "answer": AnswerTable,
+    "quality": QualityTable,
+    "limit": LimitTable,
+}
+
+
+def _read_table(kind: type[BaseModel], given: dict[str, Any], path: Path, where: str) -> BaseModel:
+    """Read and check a table; a relative `text` is as of the file's directory. Raises UsageError."""
+    if kind is AnswerTable and "lm_eval" in given:
+        raise UsageError(f"{where}: lm_eval is a key of each of [[checkpoints]]")
+    if kind is QualityTable and set(given) < set(QualityTable.model_fields) - {"reference"}:
         raise UsageError(f"{where} has no reference: name one of the checkpoints")
-    quality = validate_table(QualityTable, table, where)
-    if not quality.text:
-        return quality
-    text = path.parent / expand_path(quality.text)
+    table = validate_table(kind, given, where)
     try:
-        read_text(text)
+        if isinstance(table, AnswerTable):
+            AnswerRequest.read(given)
+        elif isinstance(table, LimitTable):
+            objectives.parse_objectives(table.slo)
+        elif isinstance(table, QualityTable) and table.text:
+            text = path.parent / expand_path(table.text)
+            read_text(text)
+            return table.model_copy(update={"text": str(text)})
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
-    return quality.model_copy(update={"text": str(text)})
+    return table
 
 
 def _check_names(campaign: CampaignFile, path: Path) -> None:
