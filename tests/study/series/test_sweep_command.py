@@ -114,7 +114,7 @@ def test_a_failed_point_has_its_reason_and_is_measured_again_on_resume(
     words = ("--vary", "input_len=4,64", "--max-concurrency", "1")
     assert launched(tmp_path, code, *words) == 0
     shown = capsys.readouterr().out
-    assert "input_len=64: FAILED: every request failed, the first with http-status" in shown
+    assert "input_len=64: failed: every request failed, the first with http-status" in shown
     assert "measure 1 failed point again: loadgen " in shown
     place = the_store().directory
     Path("fine").touch()
