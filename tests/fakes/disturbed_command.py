@@ -121,7 +121,7 @@ class ServerDeath(Disturbance):
     """The server that the command found there answers no more."""
 
     def act(self, event: str) -> None:
-        SERVERS[-1].refuses = True
+        SERVERS[-1].refuses = SERVERS[-1].died = True
 
 
 SERVERS: list[EngineServer] = []

@@ -120,7 +120,8 @@ class VirtualServer:
     script: Callable[[Asked], Answer]
     greeting: bytes = b""  # written as soon as a connection is made
     accepts: Callable[[int], bool] = lambda number: True  # False: reset at once
-    refuses: bool = False  # nothing listens, or the server has died
+    refuses: bool = False  # nothing listens
+    died: bool = False  # open connections are reset
     silent: bool = False  # no connection is ever made
     write_ns: int = WRITE_NS
     poll_ns: int = POLL_NS
@@ -181,7 +182,7 @@ class VirtualServer:
 
     def receive(self, connection: Connection, data: bytes) -> None:
         """Take what a client sent, and answer the request that is whole with it."""
-        if connection.number in self._gone or self.refuses:
+        if connection.number in self._gone or self.died:
             self.time.after(LATENCY_NS, partial(connection.end, reset=True))
             return
         received = self._received[connection.number]
@@ -239,7 +240,7 @@ class VirtualServer:
 
     def write(self, connection: Connection, data: bytes) -> None:
         """Send something to the client."""
-        if self.refuses:
+        if self.died:
             self.leave(connection, reset=True)
         self.time.after(LATENCY_NS, partial(connection.arrive, data))
 
