@@ -11,11 +11,11 @@ from builders.lint import CLIENT, TESTS
 
 # What was measured when it was last lowered. A change that needs more takes as much away elsewhere.
 CEILINGS = {
-    "lines of loadgen/": 100_687,
+    "lines of loadgen/": 99_667,
     "modules of loadgen/": 438,
-    "functions of loadgen/": 6_047,
-    "classes of loadgen/": 987,
-    "lines of tests/": 101_567,
+    "functions of loadgen/": 5_985,
+    "classes of loadgen/": 977,
+    "lines of tests/": 99_812,
 }
 SLACK = 0.01  # the share below its ceiling from which on a number is worth writing down
 
