@@ -181,9 +181,10 @@ def describe_run_out(records: Records, profile: Profile, queues: int = 1) -> str
 
 
 def _find_slot_times(records: Records, begins: Bool | None, queues: int) -> tuple[Int64, Int64]:
-    """Find when each slot first sent, and when it had nothing left to send, int64[slots] (ns) each.
+    """Find when each slot that sent began, and had nothing left to send, int64[slots that sent] (ns) each.
 
-    A session's requests are of the slot that it began in, whatever others its branches went over.
+    A session's requests are of the slot that it began in, whatever others its branches went over. A slot
+    whose last request failed ends when its queue was empty.
     """
     slot_of, sent = records.slot, records.select(records.sent)
     if begins is not None and begins.any():

@@ -1,1 +1,1 @@
-"""Fleet: one plan sent by shards on the nodes of a Ray cluster, and joined where the command runs."""
+"""Fleet: shards of one plan started on a Ray cluster or by Kubernetes, Slurm or MPI, and joined."""

@@ -226,7 +226,7 @@ def spread_tokens(total: int, messages: int) -> Int64:
 
 
 def _count_ids(messages: Sequence[Message], summary: StreamSummary, total: int | None) -> Int64 | None:
-    """Count tokens by the ids of `return_token_ids`; None if the lists are incomplete."""
+    """Count tokens by `return_token_ids`; None unless they sum to `total`, or each text has some."""
     listed = [
         sum(len(choice.token_ids or ()) for choice in message.choices or ())
         for message, _ in zip(messages, summary.kinds, strict=False)

@@ -199,7 +199,7 @@ def identify_measured_load(run: Result) -> Load:
 
 
 def _list_unusual(facts: Facts) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) of the settings that make the load and are not the default.
+    """Yield (name, value) of the load's settings that are not the default, its data with their digest first.
 
     Not in it: lengths, counts, concurrency, rate and duration, which a run has as planned, and the spread.
     """

@@ -174,14 +174,17 @@ class Counters:
 
     @property
     def sent(self) -> int:
+        """The requests sent so far, as last published."""
         return self._view[0]
 
     @property
     def ended(self) -> int:
+        """The requests that have ended, as last published."""
         return self._view[1]
 
     @property
     def reads(self) -> int:
+        """The reads of all requests so far, as last published."""
         return self._view[2]
 
     @property

@@ -374,7 +374,7 @@ class Pool:
         self.watch(slot.fd, SEND, slot.intake)
 
     def watch(self, fd: int, events: int, intake: ReadBuffer | None = None) -> None:
-        """Register a file descriptor with the epoll."""
+        """Register a file descriptor with the epoll, and its slot's read buffer; None if it has no slot."""
         self.by_fd += [None] * (fd + 1 - len(self.by_fd))
         self.by_fd[fd] = intake
         self.poll.register(fd, events)

@@ -35,6 +35,7 @@ def _tally(which: Bool) -> str:
 
 
 def _find_whole_answers(run: RunEvidence) -> Evidence | None:
+    """Find that most answers came at one instant each, though the client read in time."""
     shapes = run.shapes
     which = (shapes.messages > 1) & (shapes.instants == 1) & (shapes.first_ns > HELD_MS * MS_NS)
     if not _is_most(which):

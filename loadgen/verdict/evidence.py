@@ -408,19 +408,22 @@ class RunEvidence:
         return bool(timed) and not self.facts.profile.shaped and self.tpot_trend() is None
 
     def first_ttft(self) -> FirstWave | None:
-        """Compare the first wave's TTFT with later ones, per prompt token awaited at once; None if few."""
+        """Compare the first wave's TTFT with later ones, per prompt token awaited at once; else None."""
         of = np.flatnonzero(self.per_request.has_ttft & self.begins)
         weight = self.per_request.input_tokens[of].clip(1)
         together = sum_overlapping(self.records.sent_ns[of], self.per_request.first_ns[of], weight)
         return self._compare_first_wave(of, self.per_request.ttft_ns[of], together)
 
     def first_tpot(self) -> FirstWave | None:
-        """Compare the first wave's TPOT with later ones; None if they are few, or the load changes."""
+        """Compare the first wave's TPOT with later ones; None if there are few, or the load changes."""
         of = np.flatnonzero(self.per_request.has_tpot & self.begins)
         return self._compare_first_wave(of, self.per_request.tpot_ns()[of], np.ones(len(of), np.int64))
 
     def _compare_first_wave(self, of: Int64, values_ns: NDArray[Any], per: Int64) -> FirstWave | None:
-        """Compare values of rows `of` in the first wave and the middle, for the ratio divided by `per`."""
+        """Compare values of rows `of`, divided by `per`: the first wave's median with the P90 of the middle.
+
+        None if there are few, or the load changes.
+        """
         if self.facts.profile.shaped:  # the waves are under different loads
             return None
         first = np.argsort(self.records.sent_ns[of], kind="stable")[: self.target]
@@ -472,7 +475,7 @@ class RunEvidence:
 
     @property
     def stamped(self) -> bool:
-        """Whether the kernel timestamped nearly all reads."""
+        """Whether 1 % of reads at most, or one a request, have no kernel timestamp; True without reads."""
         health = self.metrics.health
         return health.unstamped_reads <= max(_UNSTAMPED * health.reads, len(self.records))
 

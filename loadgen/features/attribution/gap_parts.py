@@ -136,7 +136,7 @@ def divide_gaps(records: Records, gaps: TailGaps, counted: CountedPreemptions, b
 def divide_stalled(
     gaps: TailGaps, stalls: EngineStalls, step_ns: Int64, left_ns: Int64
 ) -> tuple[Int64, dict[str, Int64]]:
-    """Divide what all streams were silent together out of what is left of each gap; both int64[gaps] (ns).
+    """Return how long of each gap's rest all streams were silent, and that by cause; int64[gaps] (ns).
 
     A stall lies in a gap whole or not at all, since a gap's ends are messages. Where a gap is hardly longer
     than its stalls and a step, all its excess is theirs; else theirs is what they have beyond a step each.

@@ -253,7 +253,7 @@ class RingPoller:
         self._hints[sock] = 0
 
     def has_seen(self, sock: RingSocket) -> bool:
-        """Whether the ring has captured the connection's SYN; if not yet, new segments are taken first."""
+        """Whether the ring has the server's SYN of a connection; if not, new segments are taken first."""
         if sock.begin_seq < 0:
             self.take()
         return sock.begin_seq >= 0

@@ -163,12 +163,12 @@ class _Run(msgspec.Struct, frozen=True):
 
     @property
     def prompt(self) -> float:
-        """The tokens of a prompt; 0 if unknown."""
+        """The mean tokens of a prompt: the load's own length, else by the totals; 0 if unknown."""
         return self._find_length(self.load.input_len, "total_input_tokens")
 
     @property
     def answer(self) -> float:
-        """The tokens of an answer; 0 if unknown."""
+        """The mean tokens of an answer: the load's own length, else by the totals; 0 if unknown."""
         return self._find_length(self.load.output_len, "total_output_tokens")
 
     def _find_length(self, tokens: float | None, total: str) -> float:

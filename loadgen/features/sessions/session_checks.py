@@ -176,7 +176,7 @@ def cached_tokens_differ(run: RunEvidence) -> Evidence | None:
     "send more sessions per slot (--num-sessions), or lower --max-concurrency",
 )
 def sessions_ran_dry(run: RunEvidence) -> Evidence | None:
-    """Find evidence that over half of the run's time lies after a slot had no session left to begin."""
+    """Find evidence that figures leave out over half of the run: after a slot had no session left."""
     if run.quoted is None or not run.metrics.duration_s:
         return None
     measured_s, whole_s = run.quoted.duration_s, run.metrics.duration_s

@@ -464,7 +464,7 @@ def make_turn_table(result: Result) -> Table:
 
 
 def make_branch_table(result: Result) -> Table:
-    """Make the table of main line and sub-agents; without rows if there are no branches."""
+    """Make the table of the figures by depth and role, the main line first; empty without branches."""
     rows = ((row.name, row) for row in result.derive(divide_by_branch))
     return make_part_table("Branch", "by_branch", _BRANCH_COLUMNS, rows)
 

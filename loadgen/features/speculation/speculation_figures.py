@@ -125,7 +125,10 @@ def _estimate_split(
 def _take_server_mean(
     sources: Mapping[str, DraftCounts], why: str, also: tuple[str, ...] = ()
 ) -> Speculation:
-    """Make the figures of a run whose messages are not steps: the server's own mean, without an interval."""
+    """Make the figures of a run whose messages are not steps: the server's own mean, without an interval.
+
+    Figures that need steps, and those that `also` names, are None because of `why`.
+    """
     refused = dict.fromkeys(("step_ms", "tpot_ms", "histogram", *also), why)
     of_server = {name: counts for name, counts in sources.items() if name in (COUNTERS, GAUGE)}
     known = {name: mean for name, counts in of_server.items() if (mean := counts.acceptance_length)}

@@ -278,7 +278,7 @@ def is_covered(input_lens: Int64, hash_counts: Int64, block: int) -> bool:
 
 
 def find_block(input_lens: Int64, hash_counts: Int64, sizes: Sequence[int]) -> int:
-    """Return the first of these block sizes that every row's hashes fit; 0 if none does."""
+    """Return the first block size by which each row has the hashes that its prompt needs; 0 if none is."""
     return next((size for size in sizes if is_covered(input_lens, hash_counts, size)), 0)
 
 

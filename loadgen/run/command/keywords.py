@@ -93,7 +93,7 @@ def check_keywords(
 
 @cache
 def _add_bounds(kind: Any) -> Any:
-    """Return the type `kind` with bounds on its numbers; a profile, which checks its own keys, has none."""
+    """Make a TypedDict of `kind` with bounds on its numbers, but on keys of a profile, which checks them."""
     types = get_type_hints(kind, include_extras=True)
     for name in types.keys() & KEYWORDS.keys() - _KEYS:
         types[name] = annotate_bounds(types[name], KEYWORDS[name].bounds, Meta)

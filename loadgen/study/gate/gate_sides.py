@@ -164,7 +164,7 @@ def describe_failure(failure: FailedCell) -> str:
 
 
 def list_reasons(sides: Sequence[GateSides], metrics: Sequence[GateMetric], allows_state: bool) -> list[str]:
-    """List why sides cannot be compared, the gravest first; [] if they can.
+    """List why sides cannot be compared, load by load, each load's gravest first; [] if they can.
 
     They cannot be where a load is of one side alone, a run is INVALID, ended early or was measured by another
     client, a rule of comparability refuses them, the machine's state differs (unless `allows_state`), or a

@@ -220,7 +220,7 @@ def compute_statistics(key: str, values_ms: Iterable[float]) -> dict[str, float]
 
 
 def require_measured(figures: Mapping[str, Any], source: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the figures that were measured, and remarks on the others; raises UsageError without any."""
+    """Return what was measured, and a remark on each latency of 0; raises UsageError if no figure is left."""
     measured, empty = drop_unmeasured(figures)
     if not has_figures(measured):
         raise UsageError(f"{source} has no figures")

@@ -159,7 +159,7 @@ def read_prompt_scores(body: bytes, sequences: Sequence[TokenSequence]) -> list[
 
 
 def read_generated(body: bytes, prompts: Sequence[tuple[int, ...]], top: int) -> list[SampledAnswer]:
-    """Read SGLang's answers to prompts, in their order, with `top` alternatives of each token at most."""
+    """Read the answers of SGLang's /generate, in order, with at most `top` alternatives of each token."""
     answers = []
     for prompt, found in zip(prompts, _read_generated(body, len(prompts)), strict=True):
         sampled = found.output_token_logprobs or []

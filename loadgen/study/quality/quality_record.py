@@ -207,7 +207,7 @@ def describe_tail(kl: KlDivergence, margin: float) -> str:
 
 
 def _explain_unseen(kl: KlDivergence, margin: float) -> str:
-    """Explain why an interval below the margin does not show that all prompts are; "" if it does.
+    """Explain why an interval below the margin does not show every prompt to be below it; "" if it does.
 
     Answers far beyond the margin are a tail: as many more as may be there could lift the mean above it. Where
     none is, there must be answers enough that hardly any prompt could be so unseen.

@@ -179,7 +179,7 @@ def sample_answers(
 ) -> None:
     """Sample answers by one server, and score each batch by it, where it can, and by the other, if any.
 
-    It goes on until `measure` wants no more. Prompts that it has answers of already are left out. Raises
+    It goes on until `measure` wants no more. Prompts that `measure` has answers to are left out. Raises
     MeasureError.
     """
 

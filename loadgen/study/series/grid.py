@@ -294,7 +294,10 @@ def parse_numbers(text: str) -> tuple[int | float, ...]:
 
 
 def _extend_numbers(first: Sequence[Fraction], end: Fraction, text: str) -> list[Fraction]:
-    """Continue the numbers by their step or ratio to before `end`, and add that; whole ones are rounded."""
+    """Continue numbers to before `end`, and add that: two by their ratio, more by a step they share.
+
+    Whole numbers are rounded. Raises ValueError, quoting `text`.
+    """
     if len(first) < 2:
         raise ValueError(f"{quote_value(text)}: two numbers before the … show how it goes on, as in 1,2…64")
     if any(value <= 0 for value in (*first, end)):

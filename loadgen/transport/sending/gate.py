@@ -141,7 +141,7 @@ class Cancelling(Protocol):
     """Selects the requests in flight to cancel as planned; times are nanoseconds of one clock."""
 
     def note_sent(self, stream: Stream) -> None:
-        """Note a request that was sent, or sent again: the last time of sending counts."""
+        """Note a sent request, which may be one to cancel; if it is sent again, the last time counts."""
 
     def take_due(self, now_ns: int) -> list[Stream]:
         """Return the requests to cancel now, each once."""

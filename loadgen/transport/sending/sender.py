@@ -124,7 +124,7 @@ class Sender:
             self.note_sent(slot)
 
     def _send_open(self) -> None:
-        """Send the requests that are due over free slots; open new slots for those that are left waiting."""
+        """Send due requests that the gates pass over free slots; if none is left, dial one more than wait."""
         pool, out = self.pool, self.out
         now_ns = self.now_ns()
         if out.next == out.count or (pool.free and out.due_ns(self.begin_ns) > now_ns):

@@ -335,7 +335,7 @@ def _read_rows(
     strategies = Counter(named for _, named in read_rows)
     in_seconds = any(title.startswith("req latency (ms)") for cells in joined[:1] for title in cells)
     for index, (values, strategy) in enumerate(read_rows):
-        even = _is_even(values, asked)
+        even = _has_one_length(values, asked)
         remarks = [*([] if even else [UNEVEN]), _NO_TPOT, *of_all, *([_SECONDS] if in_seconds else [])]
         figures = {
             key: value
@@ -374,8 +374,11 @@ def _read_values(cells: Cells) -> tuple[dict[str, float], str]:
     return values, strategy
 
 
-def _is_even(values: Mapping[str, float], asked: Mapping[str, int]) -> bool:
-    """Whether every answer has the same length: then its ITL, weighted by tokens, is the TPOT of vLLM."""
+def _has_one_length(values: Mapping[str, float], asked: Mapping[str, int]) -> bool:
+    """Whether all answers have one length, so that its ITL is vLLM's TPOT; False if that is unknown.
+
+    It is judged by the mean against the length asked for, else by median, P95 and total.
+    """
     if "output_len" in values and "output" in asked:  # as long as was asked for, on average
         return abs(values["output_len"] - asked["output"]) <= _ROUNDED
     known = [value for key in _LENGTHS if (value := values.get(key))]

@@ -54,7 +54,7 @@ def join_percentiles(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def is_part(path: Path) -> bool:
-    """Whether a file is the percentiles of a summary next to it, or repeats summaries next to or below it."""
+    """Whether a file of evalscope's is the percentiles of a summary next to it, or repeats some below it."""
     next_to = path.with_name(_SUMMARY).is_file()
     if path.name == _PERCENTILES:
         return next_to

@@ -133,8 +133,9 @@ _HARMLESS = ("description", "repeats", "baseline", "margin", "hardware", "answer
 def find_store(resume: str | None, file: str | None, base: Path) -> CampaignStore | None:
     """Find the campaign that --resume names; None without --resume, where a new one begins.
 
-    With LATEST and a `file` it is the campaign of that file's name that began last under `base`. Raises
-    UsageError if there is none, its record is damaged, or `resume` is a .toml file.
+    With LATEST and a `file` it is the last begun under `base` that has the file's `name`; damaged ones are
+    passed over. Raises UsageError if there is none, the record of the directory given is damaged, or `resume`
+    is a .toml file.
     """
     if resume is None:
         return None
