@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Any
@@ -11,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.base.errors import LOG_LINE
+from loadgen.base.printing import Screen, print_text
 from loadgen.base.tables import Table, escape_markdown, render_markdown_table, render_text_table
-from loadgen.base.text import WIDTH, clean_line, wrap_text
+from loadgen.base.text import WIDTH, clean_line, clean_text, wrap_text
 
 Floats = NDArray[np.floating[Any]]
 NAN = float("nan")
@@ -185,3 +187,9 @@ def render_markdown_passage(passage: Passage, level: int = 2) -> str:
 
 def _write_list(items: Iterable[str]) -> str:
     return "".join(f"* {item}\n" for item in items)
+
+
+def print_passages(passages: Iterable[Passage], markdown: bool = False) -> None:
+    """Print passages on standard output, as wide as its screen, or as Markdown."""
+    text = render_passages(passages, markdown, Screen.from_stream(sys.stdout).width)
+    print_text(clean_text(text), sys.stdout, end="")

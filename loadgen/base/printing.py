@@ -17,8 +17,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, TextIO
 
 from loadgen.base.errors import UsageError
-from loadgen.base.passages import Passage, render_passages
-from loadgen.base.text import DUMB, WIDTH, clean_text, format_json
+from loadgen.base.text import DUMB, WIDTH, format_json
 
 _JSON_ABOUT = "print the result as one JSON object, everything else on standard error"
 
@@ -159,12 +158,6 @@ def _find_marks(text: str, marks: Iterable[Mark]) -> Iterable[tuple[re.Match[str
         words = r"\s+".join(map(re.escape, mark.phrase.split()))
         if words and (found := re.search(rf"(?<!\w){words}(?!\w)", text)):
             yield found, mark
-
-
-def print_passages(passages: Iterable[Passage], markdown: bool = False) -> None:
-    """Print passages on standard output, as wide as its screen, or as Markdown."""
-    text = render_passages(passages, markdown, Screen.from_stream(sys.stdout).width)
-    print_text(clean_text(text), sys.stdout, end="")
 
 
 def make_terminal_ink() -> Ink:

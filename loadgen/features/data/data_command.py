@@ -16,8 +16,8 @@ from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.parsing import Parser, integer_between, parse_with
-from loadgen.base.passages import Passage
-from loadgen.base.printing import print_passages, print_text
+from loadgen.base.passages import Passage, print_passages
+from loadgen.base.printing import print_text
 from loadgen.base.text import clean_line, format_count, format_json, wrap_text
 from loadgen.engines.engines import UNKNOWN
 from loadgen.features.data import export_plan, row_kinds

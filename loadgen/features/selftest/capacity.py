@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from loadgen.base import clock
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.base.passages import Passage
-from loadgen.base.printing import print_passages
+from loadgen.base.passages import Passage, print_passages
 from loadgen.base.tables import make_table
 from loadgen.base.text import format_count
 from loadgen.facts.calibration import Calibration, Error

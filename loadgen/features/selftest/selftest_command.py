@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from loadgen.base import clock
 from loadgen.base.errors import decide_exit_code
 from loadgen.base.parsing import MOST_STREAMS, Parser, integer_between, number_between, parse_arguments
-from loadgen.base.passages import Passage
-from loadgen.base.printing import add_json_flag, print_one_object, print_passages, print_text
+from loadgen.base.passages import Passage, print_passages
+from loadgen.base.printing import add_json_flag, print_one_object, print_text
 from loadgen.base.tables import make_table
 from loadgen.base.text import format_count
 from loadgen.facts.calibration import Calibration

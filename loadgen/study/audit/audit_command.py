@@ -15,8 +15,8 @@ import msgspec
 from loadgen.base import rule
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.parsing import Parser, parse_arguments, suggest_name
-from loadgen.base.passages import Passage
-from loadgen.base.printing import add_json_flag, print_json, print_passages, print_text
+from loadgen.base.passages import Passage, print_passages
+from loadgen.base.printing import add_json_flag, print_json, print_text
 from loadgen.base.rule import Severity
 from loadgen.base.tables import cut_middle, make_table
 from loadgen.base.text import clean_line, clean_text, format_count, list_first

@@ -16,8 +16,8 @@ from loadgen.base.arrays import Int64
 from loadgen.base.block_hashes import SERVER_BLOCK, chain_hashes
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.parsing import Parser
-from loadgen.base.passages import Passage
-from loadgen.base.printing import print_json, print_passages, print_text
+from loadgen.base.passages import Passage, print_passages
+from loadgen.base.printing import print_json, print_text
 from loadgen.base.tables import cut_middle
 from loadgen.base.text import format_count
 from loadgen.features.data.data_command import (

@@ -14,7 +14,8 @@ from loadgen.base import files
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import Parser, parse_arguments
-from loadgen.base.printing import add_json_flag, print_passages, print_text
+from loadgen.base.passages import print_passages
+from loadgen.base.printing import add_json_flag, print_text
 from loadgen.base.text import format_json, quote_value
 from loadgen.settings import table
 from loadgen.settings.server_settings import KeyOptions

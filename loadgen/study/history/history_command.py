@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import Parser, parse_arguments, suggest_name
-from loadgen.base.passages import Curve, CurveStyle, Panel, Passage
-from loadgen.base.printing import add_json_flag, print_json, print_passages, print_text
+from loadgen.base.passages import Curve, CurveStyle, Panel, Passage, print_passages
+from loadgen.base.printing import add_json_flag, print_json, print_text
 from loadgen.base.tables import Table, cut_middle, format_number, make_table
 from loadgen.base.text import format_count
 from loadgen.base.untrusted import read_file_head

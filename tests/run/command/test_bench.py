@@ -337,10 +337,10 @@ def test_the_client_measures_itself_at_the_pace_of_the_warm_up(
     (pace_ms,) = paces
     assert pace_ms > 15  # the preset's step takes 20 ms, a machine that stands still longer
     told = capsys.readouterr().out
-    assert f"self-test at 4 streams × {1000 / pace_ms:g} tok/s:\n" in told
     (directory,) = (tmp_path / "runs").iterdir()
     (summary,) = summarize_client(load(directory), ReportOptions(False, find_layout(None)))
     assert "; P99 error " in summary
     own = json.loads((directory / RESULT).read_text("utf-8"))["loadgen"]
     stored, used = own["calibration"], own["client"]["transport"]
+    assert f"self-test of {used} at 4 streams × {1000 / pace_ms:g} tok/s\n" in told
     assert (stored["streams"], stored["transport"], stored["interval_ms"]) == (4, used, pace_ms)

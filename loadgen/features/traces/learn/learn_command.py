@@ -19,8 +19,8 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path, write_output
 from loadgen.base.parsing import Parser, integer_between, number_between, parse_arguments
-from loadgen.base.passages import Passage
-from loadgen.base.printing import print_passages, print_text
+from loadgen.base.passages import Passage, print_passages
+from loadgen.base.printing import print_text
 from loadgen.base.text import format_count, format_json
 from loadgen.features.traces.learn import known_logs, log_rows
 from loadgen.features.traces.learn.call_spool import CallSpool

@@ -17,11 +17,11 @@ from loadgen.base import files
 from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.base.parsing import Parser, parse_arguments, suggest_name
+from loadgen.base.passages import print_passages
 from loadgen.base.printing import (
     add_json_flag,
     print_json,
     print_one_object,
-    print_passages,
     print_text,
     refuse_without_result,
 )

@@ -15,7 +15,8 @@ from loadgen.base import files, parsing, signals
 from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import UsageError, decide_exit_code
 from loadgen.base.parsing import integer_between, number_between, parse_with
-from loadgen.base.printing import print_one_object, print_passages, print_text
+from loadgen.base.passages import print_passages
+from loadgen.base.printing import print_one_object, print_text
 from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
