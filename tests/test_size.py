@@ -11,7 +11,7 @@ from builders.lint import CLIENT, TESTS
 
 # What was measured when it was last lowered. A change that needs more takes as much away elsewhere.
 CEILINGS = {
-    "lines of loadgen/": 99_687,
+    "lines of loadgen/": 99_681,
     "modules of loadgen/": 438,
     "functions of loadgen/": 5_985,
     "classes of loadgen/": 977,

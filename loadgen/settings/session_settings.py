@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator
 from loadgen.base import parsing
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import integer_between, number_between
+from loadgen.base.untrusted import read_number
 from loadgen.settings.conflicts import is_stepped, reads_data
 from loadgen.settings.load_settings import ARRIVALS
 from loadgen.settings.request_settings import CHAT_APIS
@@ -34,11 +35,8 @@ def _check_delays(value: Any) -> str:
     text = str(value).strip()
     if text in (RECORDED_DELAYS, NO_DELAYS):
         return text
-    try:
-        factor = float(text)
-    except ValueError:
-        factor = -1.0
-    if not 0 <= factor <= _MOST_FACTOR:
+    factor = read_number(text)
+    if factor is None or factor > _MOST_FACTOR:
         raise ValueError(f"give recorded, none, or a factor from 0 to {_MOST_FACTOR:g}")
     return text
 

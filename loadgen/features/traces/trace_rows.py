@@ -20,6 +20,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines
 from loadgen.base.parsing import parse_instant_ns
 from loadgen.base.text import quote_value
+from loadgen.base.untrusted import read_number
 from loadgen.features.traces.call_order import SessionTrees, reorder_waits
 from loadgen.features.traces.otel_spans import SpanMessages
 from loadgen.plan.planned_requests import Cancellations, Waits, make_cancellations, merge_fields
@@ -388,11 +389,8 @@ def parse_length(text: str, column: str) -> int:
 
 def parse_number(text: str, column: str, most: float) -> float:
     """Parse a number from 0 to `most`; raises ValueError that names the column."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= most:
+    value = read_number(text)
+    if value is None or value > most:
         raise ValueError(f"{column} {quote_value(text)} is not a number from 0 to {most:,.0f}")
     return value
 

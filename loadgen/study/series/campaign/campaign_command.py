@@ -414,10 +414,8 @@ def _list_quality(wanted: CampaignRequest, kept: CampaignStore | None, retry: bo
     table, reference = wanted.file.quality, wanted.reference
     if table is None or reference is None:
         return []
-    state, finished = (
-        QualityState(reference.name, tuple(arm.name for arm in wanted.arms)),
-        list[QualityTask](),
-    )
+    state = QualityState(reference.name, tuple(arm.name for arm in wanted.arms))
+    finished: list[QualityTask] = []
     if kept is not None:
         state = quality_cells.read_state(kept.directory, table, wanted.arms, reference, retry)
         finished = quality_cells.read_tasks(kept.directory / QUALITY)

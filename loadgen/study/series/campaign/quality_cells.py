@@ -136,7 +136,7 @@ def estimate_left(
     tokens: int,
     finished: Iterable[QualityTask],
 ) -> TimeLeft:
-    """Estimate the time of tasks for so many tokens by those finished, else at best; `arms` are by name."""
+    """Estimate the time of tasks of `tokens` each by those finished, else at best; `arms` are by name."""
 
     def time(task: QualityTask, tokens: int) -> TimedStep:
         keys = {
