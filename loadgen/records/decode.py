@@ -16,7 +16,7 @@ from loadgen.engines.refusals import is_past_context
 from loadgen.records import decoded_stream
 from loadgen.records.decoded_stream import (
     DecodedStream,
-    count_tokens,
+    count_stream,
     explain_excess,
     has_many_objects,
     is_one_body,
@@ -25,12 +25,11 @@ from loadgen.records.decoded_stream import (
 from loadgen.records.path_delays import PathDelays, ReadDelays
 from loadgen.records.record import UNKNOWN, Record
 from loadgen.records.text_tokens import join_written, needs_text
-from loadgen.transport.capture import Capture
+from loadgen.transport.capture import Capture, find_arrivals
 from loadgen.transport.failure import CUT_SHORT, Failure, FailureKind
 from loadgen.wire import sse
 from loadgen.wire.http1 import HttpBody
-from loadgen.wire.openai import TOKEN, Dialect, Message, StreamSummary, Usage, read_remark, summarize
-from loadgen.wire.sse import TypicalMessages, list_parsed
+from loadgen.wire.openai import MOST, TOKEN, Dialect, Message, TypicalMessages, Usage, summarize
 
 _OBJECTS = "JSON objects in lines, not server-sent events: is it another API?"
 _FOREIGN = "no message has choices: is it another API? the first"
@@ -43,7 +42,6 @@ _OUTRANKED = (FailureKind.TRUNCATED, FailureKind.CONNECT, FailureKind.USER_CANCE
 _LONGEST_PLACE = 200  # characters, of where a redirect leads
 _TELLING = (FailureKind.HTTP_STATUS, FailureKind.RATE_LIMITED, FailureKind.IN_BAND, FailureKind.ABORTED)
 _MAY_BE_LONG = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND)
-_WAITED_NS = 1_000_000  # a read lag that is seldom the client's own
 EXAMINED = 64  # answers of a run: their texts are parsed a second time
 MORE_TOKENS = 1.25  # than messages with text, in an answer that is examined
 _GAP = re.compile(r"(?<=\S)\s+(?=\S)")
@@ -145,13 +143,8 @@ class Decoder(msgspec.Struct, eq=False):
         messages of another API, a missing end, no token; None without any.
         """
         messages = stream.messages
-        summary = _summarize_lines(messages, stream.lines)
-        counted = count_tokens(messages, summary)
-        excess = explain_excess(counted.total, stream.body_bytes)
+        summary, counted, excess = count_stream(stream)
         malformed = stream.malformed or excess
-        if excess:
-            summary = summary.drop_usage()
-            counted = count_tokens(messages, summary)
         _note_usage(record, summary.usage)
         _note_timing(record, messages)
         record.output_tokens, record.usage = counted.total, counted.usage
@@ -225,7 +218,7 @@ class Decoder(msgspec.Struct, eq=False):
             if not answer.complete:
                 return Failure(FailureKind.TRUNCATED, "the connection ended inside the answer"), False
             return Failure(FailureKind.MALFORMED, f"{error}: {answer.body.decode('utf-8', 'replace')}"), False
-        summary = _summarize_lines(messages, json)
+        summary = summarize(messages, json)
         counted = summary.usage.completion_tokens if summary.usage else None
         malformed = explain_excess(counted or 0, len(answer.body))
         if malformed:
@@ -252,19 +245,6 @@ class Decoder(msgspec.Struct, eq=False):
         if not self.dialect.keeps_history or self.dialect.read_state(lines) is not None:
             return None
         return Failure(FailureKind.UNNAMED, "the answer has no id, by which the next turn would name it")
-
-
-def _summarize_lines(messages: Sequence[Message], lines: bytes | bytearray) -> StreamSummary:
-    """Summarize messages up to the first error, also in one without choices; `lines` has one on each line."""
-    summary = summarize(list_parsed(messages), len(messages))
-    if not summary.remarks:
-        return summary
-    written = [json for json in bytes(lines).split(b"\n") if json.strip()]
-    for at in summary.remarks:
-        fault = read_remark(written[at])
-        if fault is not None:
-            return msgspec.structs.replace(summarize(list_parsed(messages[:at]), at), fault=fault)
-    return summary
 
 
 class _Reads(msgspec.Struct):
@@ -348,7 +328,13 @@ def _note_usage(record: Record, usage: Usage | None) -> None:
     """Set a record's prompt, cached, hidden and reasoning tokens by a usage; impossible ones stay unknown."""
     if usage is None:
         return
-    record.hidden_tokens, record.thought_tokens = usage.hidden_tokens, usage.thought_tokens
+    # Beyond prompt and answer, where reasoning is counted apart; values of any type are not counted by.
+    total, prompt, answer = usage.total_tokens, usage.prompt_tokens, usage.completion_tokens
+    known = isinstance(total, int) and prompt is not None and answer is not None and total <= MOST
+    record.hidden_tokens = max(total - prompt - answer, 0) if known else 0
+    of_answer = usage.completion_tokens_details
+    thought = usage.reasoning_tokens if of_answer is None else of_answer.reasoning_tokens
+    record.thought_tokens = max(thought, 0) if isinstance(thought, int) and thought <= MOST else 0
     if not usage.prompt_tokens:  # no prompt is empty: a count of 0 is none
         return
     record.input_tokens, details = usage.prompt_tokens, usage.prompt_tokens_details
@@ -428,61 +414,6 @@ def _explain_emptiness(stream: DecodedStream, total: int) -> str:
     if total:
         return f"usage counts {total} tokens, but none of {messages} messages can have carried one"
     return f"a complete stream of {messages} messages without a token"
-
-
-def find_arrivals(capture: Capture) -> tuple[Int64, Int64, int, int]:
-    """Choose each read's arrival (ns), the kernel's or the client's timestamp, and the client's read lag.
-
-    Returns int64[reads] twice, then how many reads use the client's clock, and how many of these have an
-    impossible kernel timestamp. Segments have no lag: each has its own timestamp, however late it was read.
-    """
-    user_ns, kernel_ns = capture.user_ns(), capture.kernel_ns()
-    reads = len(user_ns)
-    stamped = int(np.count_nonzero(kernel_ns))
-    if not stamped:
-        return user_ns, np.zeros(reads, np.int64), reads, 0
-    if capture.out_of_order > 0 and not capture.segments:
-        arrival_ns = _find_readable_ns(user_ns, kernel_ns)
-        return arrival_ns, user_ns - arrival_ns, reads - stamped, 0
-    lag_ns = user_ns - kernel_ns
-    usual = stamped == reads and kernel_ns[0] >= capture.sent_ns and np.minimum.reduce(lag_ns) >= 0
-    # Counted, which of all ways to ask whether there is any is the quickest.
-    if usual and not np.count_nonzero(kernel_ns[1:] < kernel_ns[:-1]):
-        return kernel_ns, np.zeros(reads, np.int64) if capture.segments else lag_ns, 0, 0
-    arrival_ns, impossible = _check_stamps(user_ns, kernel_ns, capture.sent_ns)
-    lag_ns = np.zeros(reads, np.int64) if capture.segments else user_ns - arrival_ns
-    return arrival_ns, lag_ns, reads - stamped + impossible, impossible
-
-
-def _find_readable_ns(user_ns: Int64, kernel_ns: Int64) -> Int64:
-    """Find when each read of an answer with segments out of order could first be read, int64[reads].
-
-    A read has the timestamp of its last segment, which may have waited for one before it that was lost or
-    slower: then it was read much later than that, and right after it could be. So of reads with such a lag
-    the client's own time counts.
-    """
-    lag_ns = user_ns - kernel_ns
-    arrival_ns = np.where((lag_ns < 0) | (lag_ns > _WAITED_NS), user_ns, kernel_ns)
-    in_order: Int64 = np.maximum.accumulate(arrival_ns)
-    return in_order
-
-
-def _check_stamps(user_ns: Int64, kernel_ns: Int64, sent_ns: int) -> tuple[Int64, int]:
-    """Replace impossible kernel timestamps by the client's own; return them and how many were impossible.
-
-    A read arrived after the request was sent, not before the read ahead of it, and before the client read it.
-    Where that does not hold, the kernel's clock was set in between.
-    """
-    arrival_ns, impossible, earliest_ns = user_ns.copy(), 0, sent_ns
-    for i, (seen_ns, stamp_ns) in enumerate(zip(user_ns.tolist(), kernel_ns.tolist(), strict=True)):
-        if stamp_ns == 0:
-            continue
-        if earliest_ns <= stamp_ns <= seen_ns:
-            arrival_ns[i] = earliest_ns = stamp_ns
-        else:
-            impossible += 1
-            earliest_ns = max(earliest_ns, seen_ns)
-    return arrival_ns, impossible
 
 
 def find_first_visible(messages: Sequence[Message], carrying: Int64) -> int:

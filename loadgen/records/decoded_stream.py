@@ -26,6 +26,7 @@ from loadgen.wire.openai import (
     Message,
     StreamSummary,
     read_remark,
+    summarize,
 )
 from loadgen.wire.sse import PlainStream
 
@@ -60,16 +61,10 @@ def read_plain(dialect: Dialect, capture: Capture, keep_text: bool) -> DecodedSt
     """Decode a whole stream in the exact form that most servers send; None for any other or failed answer."""
     if not capture.framed or capture.failure is not None:
         return None
-    stream = sse.read_plain_stream(capture.raw)
-    if stream is None:
+    found = sse.read_plain_messages(dialect, capture.raw, keep_text)
+    if found is None:
         return None
-    messages: Sequence[Message] | None = None if keep_text else sse.read_typical(dialect, stream)
-    lines = bytearray()
-    if messages is None:
-        lines = stream.lines()
-        messages = _read_messages(dialect, lines, len(stream.ends))
-    if messages is None:
-        return None
+    stream, messages, lines = found
     return DecodedStream(
         read_ends=capture.read_ends(),
         ends=stream.ends + 1,
@@ -86,7 +81,7 @@ def read_plain(dialect: Dialect, capture: Capture, keep_text: bool) -> DecodedSt
 def take_apart(dialect: Dialect, answer: HttpBody) -> DecodedStream:
     """Decode a stream of any form into messages, up to the first malformed one."""
     events, malformed = sse.read_events(answer.body, answer.complete), ""
-    messages = _read_messages(dialect, events.lines, len(events.ends))
+    messages = sse.read_messages(dialect, events.lines, len(events.ends))
     if messages is None:
         events, malformed = _reread_to_malformed(dialect, answer)
         messages = dialect.read_messages(events.lines)
@@ -109,7 +104,7 @@ def read_texts(dialect: Dialect, stream: DecodedStream, messages: int) -> Sequen
     """Decode a stream's first messages again, with their texts; None if they cannot be parsed one by one."""
     every: Sequence[Message] | None = stream.messages
     if stream.plain is not None:
-        every = _read_messages(dialect, stream.plain.lines(), len(stream.messages))
+        every = sse.read_messages(dialect, stream.plain.lines(), len(stream.messages))
     return None if every is None else every[:messages]
 
 
@@ -142,15 +137,6 @@ def has_many_objects(body: bytes) -> bool:
         return isinstance(msgspec.json.decode(first), dict)
     except NOT_JSON:
         return False
-
-
-def _read_messages(dialect: Dialect, lines: bytes | bytearray, events: int) -> Sequence[Message] | None:
-    """Parse one message per line; None if some event is not JSON."""
-    try:
-        messages = dialect.read_messages(lines)
-    except NOT_JSON:
-        return None
-    return messages if len(messages) == events else None
 
 
 def _reread_to_malformed(dialect: Dialect, answer: HttpBody) -> tuple[sse.Events, str]:
@@ -186,6 +172,17 @@ class TokenCounts(msgspec.Struct, frozen=True):
     total: int
     usage: bool  # the total is the server's
     exact: bool  # the tokens of each message are known
+
+
+def count_stream(stream: DecodedStream) -> tuple[StreamSummary, TokenCounts, str]:
+    """Summarize a stream and count its tokens; "" or why its usage cannot be true, which is then left out."""
+    summary = summarize(stream.messages, stream.lines)
+    counted = count_tokens(stream.messages, summary)
+    excess = explain_excess(counted.total, stream.body_bytes)
+    if excess:
+        summary = summary.drop_usage()
+        counted = count_tokens(stream.messages, summary)
+    return summary, counted, excess
 
 
 def count_tokens(messages: Sequence[Message], summary: StreamSummary) -> TokenCounts:

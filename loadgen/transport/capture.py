@@ -11,7 +11,7 @@ import mmap
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from loadgen.transport.failure import Failure
 
 NO_STAMP = bytes(16)
 _TOLERANCE_NS = 100_000  # of the offset's own measurement
+_WAITED_NS = 1_000_000  # a read lag that is seldom the client's own
 _IMPOSSIBLE_NS = 1 << 61  # away: more than any other
 A_READ = 3  # entries of a read in what `Capture.fill` takes
 KEPT_READS = 16  # of an answer that was too long: enough to see what it was
@@ -128,6 +129,61 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
         if np.count_nonzero(wall_ns) < len(wall_ns):
             found_ns[wall_ns == 0] = 0
         return found_ns
+
+
+def find_arrivals(capture: Capture) -> tuple[Int64, Int64, int, int]:
+    """Choose each read's arrival (ns), the kernel's or the client's timestamp, and the client's read lag.
+
+    Returns int64[reads] twice, then how many reads use the client's clock, and how many of these have an
+    impossible kernel timestamp. Segments have no lag: each has its own timestamp, however late it was read.
+    """
+    user_ns, kernel_ns = capture.user_ns(), capture.kernel_ns()
+    reads = len(user_ns)
+    stamped = int(np.count_nonzero(kernel_ns))
+    if not stamped:
+        return user_ns, np.zeros(reads, np.int64), reads, 0
+    if capture.out_of_order > 0 and not capture.segments:
+        arrival_ns = _find_readable_ns(user_ns, kernel_ns)
+        return arrival_ns, user_ns - arrival_ns, reads - stamped, 0
+    lag_ns = user_ns - kernel_ns
+    usual = stamped == reads and kernel_ns[0] >= capture.sent_ns and np.minimum.reduce(lag_ns) >= 0
+    # Counted, which of all ways to ask whether there is any is the quickest.
+    if usual and not np.count_nonzero(kernel_ns[1:] < kernel_ns[:-1]):
+        return kernel_ns, np.zeros(reads, np.int64) if capture.segments else lag_ns, 0, 0
+    arrival_ns, impossible = _check_stamps(user_ns, kernel_ns, capture.sent_ns)
+    lag_ns = np.zeros(reads, np.int64) if capture.segments else user_ns - arrival_ns
+    return arrival_ns, lag_ns, reads - stamped + impossible, impossible
+
+
+def _find_readable_ns(user_ns: Int64, kernel_ns: Int64) -> Int64:
+    """Find when each read of an answer with segments out of order could first be read, int64[reads].
+
+    A read has the timestamp of its last segment, which may have waited for one before it that was lost or
+    slower: then it was read much later than that, and right after it could be. So of reads with such a lag
+    the client's own time counts.
+    """
+    lag_ns = user_ns - kernel_ns
+    arrival_ns = np.where((lag_ns < 0) | (lag_ns > _WAITED_NS), user_ns, kernel_ns)
+    in_order: Int64 = np.maximum.accumulate(arrival_ns)
+    return in_order
+
+
+def _check_stamps(user_ns: Int64, kernel_ns: Int64, sent_ns: int) -> tuple[Int64, int]:
+    """Replace impossible kernel timestamps by the client's own; return them and how many were impossible.
+
+    A read arrived after the request was sent, not before the read ahead of it, and before the client read it.
+    Where that does not hold, the kernel's clock was set in between.
+    """
+    arrival_ns, impossible, earliest_ns = user_ns.copy(), 0, sent_ns
+    for i, (seen_ns, stamp_ns) in enumerate(zip(user_ns.tolist(), kernel_ns.tolist(), strict=True)):
+        if stamp_ns == 0:
+            continue
+        if earliest_ns <= stamp_ns <= seen_ns:
+            arrival_ns[i] = earliest_ns = stamp_ns
+        else:
+            impossible += 1
+            earliest_ns = max(earliest_ns, seen_ns)
+    return arrival_ns, impossible
 
 
 class Health(msgspec.Struct, tag="health", array_like=True):
@@ -310,8 +366,9 @@ class Inbox:
         with contextlib.suppress(OSError):  # it has ended by itself: its last words are still in the pipe
             self.sock.send(b"s")
 
-    def messages(self) -> Iterator[Message]:
-        """Read once, blocking, and yield the complete messages; sets `closed` at the pipe's end."""
+    def messages(self) -> list[Message]:
+        """Read once, blocking; return the complete messages, and set `closed` at the pipe's end."""
+        messages = []
         if self._filled == len(self._buffer):
             self._buffer.extend(bytes(self._filled))  # one message is longer than all of it
         with memoryview(self._buffer) as view:
@@ -327,8 +384,9 @@ class Inbox:
                 end = begin + _LENGTH.size + length
                 if self._filled < end:
                     break
-                yield self._decoder.decode(view[begin + _LENGTH.size : end])
+                messages.append(self._decoder.decode(view[begin + _LENGTH.size : end]))
                 begin = end
             left = bytes(view[begin : self._filled])
             view[: len(left)] = left
             self._filled = len(left)
+        return messages

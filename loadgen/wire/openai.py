@@ -81,21 +81,6 @@ class Usage(msgspec.Struct, gc=False):
     total_tokens: Any = None  # of any type: they are compared, and never counted by
     reasoning_tokens: Any = None  # SGLang's place for those of the details
 
-    @property
-    def thought_tokens(self) -> int:
-        """The completion tokens that are counted as reasoning; 0 if that is not reported."""
-        details = self.completion_tokens_details
-        tokens = self.reasoning_tokens if details is None else details.reasoning_tokens
-        return max(tokens, 0) if isinstance(tokens, int) and tokens <= MOST else 0
-
-    @property
-    def hidden_tokens(self) -> int:
-        """The tokens of the total beyond prompt and completion (reasoning counted apart); 0 if unknown."""
-        total, prompt, answer = self.total_tokens, self.prompt_tokens, self.completion_tokens
-        if not isinstance(total, int) or prompt is None or answer is None or total > MOST:
-            return 0
-        return max(total - prompt - answer, 0)
-
 
 class DraftTally(msgspec.Struct, gc=False):
     """A request's drafts: vLLM's `metrics.speculative_decoding` (--per-request-spec-decode-metrics)."""
@@ -431,12 +416,30 @@ class ChatMessage(Message, gc=False):
     choices: list[ChatChoice] | None = None
 
 
+class TypicalMessages(Sequence[Message]):
+    """The messages of a stream, of which only the `parsed` ones differ from `typical` in more than text."""
+
+    __slots__ = ("_every", "parsed", "typical")
+
+    def __init__(self, typical: Message, parsed: dict[int, Message], count: int) -> None:
+        self.typical, self.parsed = typical, parsed
+        self._every = range(count)
+
+    def __len__(self) -> int:
+        return len(self._every)
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return [self[i] for i in self._every[at]]
+        return self.parsed.get(self._every[at], self.typical)
+
+
 class StreamSummary(msgspec.Struct, frozen=True):
-    """Kinds, text, usage and errors of a stream's messages, up to the first that reports an error."""
+    """Kinds, usage and errors of a stream's messages, up to the first that reports an error."""
 
     kinds: bytearray  # what each message carries by itself: TOKEN, MAYBE, …
     finish_reason: str  # the last one; one of FAILED_ENDS where any choice has it
-    why: str  # the server's text on it
+    failed_end: str  # why that makes the answer a failure; "" if it does not
     usage: Usage | None  # the last one
     usage_at: list[int]  # messages with choices that bring usage along
     own_usage: bool  # the last usage came on a message of its own: it is of the whole answer
@@ -444,28 +447,24 @@ class StreamSummary(msgspec.Struct, frozen=True):
     remarks: list[int]  # messages without choices: `read_remark` reads them
     fault: str | None
 
-    @property
-    def failed_end(self) -> str:
-        """The reason why the finish reason makes the answer a failure; "" if it does not."""
-        meaning = FAILED_ENDS.get(self.finish_reason, "")
-        return meaning and f"finish_reason {self.finish_reason}: {self.why or meaning}"
-
     def drop_usage(self) -> StreamSummary:
         """Return the summary without its usage, once that is known to be impossible."""
         return replace(self, usage=None, usage_at=[], own_usage=False)
 
 
-def summarize(messages: Iterable[tuple[int, Message]], count: int) -> StreamSummary:
-    """Summarize `count` messages up to the first with an error; those that are not given carry text alone.
+def summarize(messages: Sequence[Message], lines: bytes | bytearray = b"") -> StreamSummary:
+    """Summarize messages up to the first error, also in one without choices; `lines` has one on each line.
 
-    `messages` are numbered. A last message that holds the whole answer again carries no token if others do.
+    A last message that holds the whole answer again carries no token if others do.
     """
-    kinds = bytearray([TOKEN]) * count
+    kinds = bytearray([TOKEN]) * len(messages)
     reason, why, fault, usage, own_usage, ids = "", "", None, None, False, False
     usage_at: list[int] = []
     remarks: list[int] = []
     repeated: list[int] = []
-    for at, message in messages:
+    # The others carry text alone.
+    parsed = messages.parsed.items() if isinstance(messages, TypicalMessages) else enumerate(messages)
+    for at, message in parsed:
         choices = message.choices
         if message.error is not None:
             fault = message.read_fault()
@@ -492,7 +491,14 @@ def summarize(messages: Iterable[tuple[int, Message]], count: int) -> StreamSumm
     if repeated and kinds.count(TOKEN) > len(repeated):
         for at in repeated:
             kinds[at] = CLOSING
-    return StreamSummary(kinds, reason, why, usage, usage_at, own_usage, ids, remarks, fault)
+    if remarks and lines:
+        written = [json for json in bytes(lines).split(b"\n") if json.strip()]
+        for at in remarks:
+            if (error := read_remark(written[at])) is not None:
+                return replace(summarize(messages[:at]), fault=error)
+    meaning = FAILED_ENDS.get(reason, "")
+    failed_end = meaning and f"finish_reason {reason}: {why or meaning}"
+    return StreamSummary(kinds, reason, failed_end, usage, usage_at, own_usage, ids, remarks, fault)
 
 
 class Dialect(msgspec.Struct, frozen=True):

@@ -7,9 +7,8 @@ a different text, so one of them is parsed, and those unlike it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache, lru_cache
-from typing import Any
 
 import httptools
 import msgspec
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from loadgen.base.arrays import Int64
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.wire.http1 import HEAD_END, Headers, Response, explain_compression
-from loadgen.wire.openai import Dialect, Message
+from loadgen.wire.openai import Dialect, Message, TypicalMessages
 
 _DONE = b"[DONE]"
 _FIELD = b"data: "
@@ -308,29 +307,6 @@ def _read_head(head: bytes) -> _Head | None:
     return _Head(response.headers, sum(byte < _PLAIN_BLANK for byte in head))
 
 
-class TypicalMessages(Sequence[Message]):
-    """The messages of a stream, of which only the `parsed` ones differ from `typical` in more than text."""
-
-    __slots__ = ("_every", "parsed", "typical")
-
-    def __init__(self, typical: Message, parsed: dict[int, Message], count: int) -> None:
-        self.typical, self.parsed = typical, parsed
-        self._every = range(count)
-
-    def __len__(self) -> int:
-        return len(self._every)
-
-    def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, slice):
-            return [self[i] for i in self._every[at]]
-        return self.parsed.get(self._every[at], self.typical)
-
-
-def list_parsed(messages: Sequence[Message]) -> Iterable[tuple[int, Message]]:
-    """List (position, message) of those that carry more than text, and perhaps of others."""
-    return messages.parsed.items() if isinstance(messages, TypicalMessages) else enumerate(messages)
-
-
 class _Template(msgspec.Struct, frozen=True):
     """The bytes before and after a message's text; `seconds` is the slice of its time among those before."""
 
@@ -365,6 +341,32 @@ def read_typical(dialect: Dialect, stream: PlainStream) -> TypicalMessages | Non
     if len(messages) != len(odd) or None in [message.choices for message in messages]:
         return None
     return TypicalMessages(template.message, dict(zip(odd, messages, strict=True)), count)
+
+
+def read_plain_messages(
+    dialect: Dialect, raw: bytes, keep_text: bool
+) -> tuple[PlainStream, Sequence[Message], bytearray] | None:
+    """Read a response of the usual form, its messages and their lines; None for any other.
+
+    There are no lines where the texts of typical messages were not read.
+    """
+    stream = read_plain_stream(raw)
+    if stream is None:
+        return None
+    if not keep_text and (typical := read_typical(dialect, stream)) is not None:
+        return stream, typical, bytearray()
+    lines = stream.lines()
+    messages = read_messages(dialect, lines, len(stream.ends))
+    return None if messages is None else (stream, messages, lines)
+
+
+def read_messages(dialect: Dialect, lines: bytes | bytearray, events: int) -> Sequence[Message] | None:
+    """Parse one message per line; None if some event is not JSON."""
+    try:
+        messages = dialect.read_messages(lines)
+    except NOT_JSON:
+        return None
+    return messages if len(messages) == events else None
 
 
 def _read_data(stream: PlainStream, at: int) -> bytes:

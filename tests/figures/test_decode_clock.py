@@ -17,9 +17,9 @@ from figures.test_decode_bounds import LAST, A, usage
 from loadgen.base.arrays import Int64
 from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.per_request import MetricOptions
-from loadgen.records.decode import Decoder, find_arrivals
+from loadgen.records.decode import Decoder
 from loadgen.records.record import Records
-from loadgen.transport.capture import Capture, join_reads, pack_int64s
+from loadgen.transport.capture import Capture, find_arrivals, join_reads, pack_int64s
 from loadgen.verdict import verdict
 from loadgen.wire.openai import DIALECTS
 from records.test_decode import stream

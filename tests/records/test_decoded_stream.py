@@ -164,7 +164,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[int, int], int, bool, bool]] =
 def test_tokens_are_laid_to_the_messages_that_carried_them(name: str) -> None:
     sent, tokens, total, has_usage, exact = CASES[name]
     messages = Completions().read_messages(b"\n".join(map(msgspec.json.encode, sent)))
-    counted = count_tokens(messages, summarize(enumerate(messages), len(messages)))
+    counted = count_tokens(messages, summarize(messages))
     assert dict(zip(counted.messages.tolist(), counted.tokens.tolist(), strict=True)) == tokens
     assert (counted.total, counted.usage, counted.exact) == (total, has_usage, exact)
 

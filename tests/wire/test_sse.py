@@ -452,5 +452,4 @@ def test_typical_messages_are_a_sequence() -> None:
     every = DIALECTS["chat"].read_messages(plain.lines())
     assert list(messages) == list(messages[:]) == list(every)
     assert (len(messages), messages[-1], messages[3:5]) == (len(every), every[-1], every[3:5])
-    assert [at for at, _ in sse.list_parsed(messages)] == [COUNT]
-    assert list(sse.list_parsed(every)) == list(enumerate(every))
+    assert list(messages.parsed) == [COUNT]
