@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 from functools import cache, lru_cache
-from itertools import pairwise
 
 import msgspec
 
@@ -16,10 +15,8 @@ from loadgen.study.run_summary import shorten_name
 
 _LINK = re.compile(r"!?\[([^\[\]]*)\]\([^)]{0,300}\)")
 _TAG = re.compile(r"<[^<>]+>")
-BOLD_LEVEL, ITEM_LEVEL, _LINE_LEVEL = 20, 30, 2000
-# Of a line that is no heading by its marks and may be one by its words.
-_SPEAKING = re.compile(r"\d[bm]\b|high|low|phi-|deepseek|glm-", re.IGNORECASE)
-_LONGEST_PLAIN, _LONGEST_LOAD = 120, 40
+BOLD_LEVEL, ITEM_LEVEL = 20, 30
+_LONGEST_LOAD = 40
 
 
 class Kind(Enum):
@@ -28,7 +25,6 @@ class Kind(Enum):
     TEXT = auto()
     HEADING = auto()
     ITEM = auto()  # of a list
-    LINE = auto()  # alone, with no mark of a heading, and nothing in it but a checkpoint and a load
 
 
 class PageLine(msgspec.Struct, frozen=True):
@@ -104,15 +100,6 @@ class Outline:
         return ", ".join(loads)
 
 
-def read_plain_line(text: str) -> PageLine:
-    """Read a paragraph of one line: text, unless there is nothing in it but a checkpoint's name or a load."""
-    if len(text) <= _LONGEST_PLAIN and _SPEAKING.search(text) is not None:
-        name = strip_marks(text)
-        if parse_title(name).exact:
-            return PageLine(text, Kind.LINE, _LINE_LEVEL, name)
-    return PageLine(text)
-
-
 def strip_marks(marked: str) -> str:
     """Return a title without the marks of links, tags and emphasis, and without a colon at its end."""
     text = _TAG.sub("", _LINK.sub(r"\1", marked))
@@ -120,7 +107,7 @@ def strip_marks(marked: str) -> str:
 
 
 def _is_name(line: PageLine, title: Title) -> bool:
-    """Whether a line names what stands below it: an item or a plain line does where it is a model's name."""
+    """Whether a line names what stands below it: an item does where it is a model's name."""
     return title.name != "" and (line.kind is Kind.HEADING or (title.exact and title.model != ""))
 
 
@@ -148,7 +135,6 @@ _AT_ONCE = re.compile(
 _TOKEN = re.compile(r"[^\W\d_]+|\d+")
 _NUMBER = re.compile(r"v?[\d.]+", re.IGNORECASE)
 _SIZED = re.compile(r"\S*[A-Za-z]\S*?\d(?:\.\d+)?[BM]\b\S*", re.IGNORECASE)
-_TAIL = re.compile(r"(.+?)[-_](high|low|medium|mid)(?:[-_]load)?", re.IGNORECASE)
 # Words that tell one load from another; and those that do so together with a number.
 _TELLING = frozenset({
     "burst", "concurrency", "concurrent", "full", "heavy", "high", "idle", "inf", "infinite", "light",
@@ -160,12 +146,9 @@ _COUNTED = frozenset({
     "parallel", "prompt", "prompts", "qps", "rate", "req", "reqs", "request", "requests", "rps",
     "stream", "streams", "time", "tok", "tokens", "user", "users", "x",
 })  # fmt: skip
-_CONNECTING = frozenset({
-    "a", "and", "at", "by", "for", "from", "in", "of", "on", "the", "under", "with",
-})  # fmt: skip
 # A title of only such words and numbers describes the load, or what follows; it names no model.
-_LOAD_WORDS = _TELLING | _COUNTED | _CONNECTING | frozenset({
-    "benchmark", "benchmarking", "benchmarks", "case", "client", "cpu", "gpu", "latency", "level", "mode",
+_LOAD_WORDS = _TELLING | _COUNTED | frozenset({
+    "a", "and", "at", "by", "for", "from", "in", "of", "on", "the", "under", "with", "benchmark", "benchmarking", "benchmarks", "case", "client", "cpu", "gpu", "latency", "level", "mode",
     "once", "online", "optimized", "per", "performance", "query", "result", "results", "run", "running", "s",
     "scenario", "second", "seconds", "serving", "sglang", "size", "speed", "test", "testing", "tests",
     "throughput", "traffic", "vllm", "workload",
@@ -206,23 +189,31 @@ def parse_title(text: str) -> Title:
         return Title(name=plain)
     if plain and not labels.strip_run(plain):
         return Title()
-    parts = list[Title]()
+    names, models_named, loads, stored = list[str](), list[str](), list[str](), ""
     for words in filter(None, map(str.split, _BETWEEN.split(plain))):
-        if (part := _read_part(words)) is None:
+        part = " ".join(words)
+        at, end, model = _find_model(words)
+        if model:
+            others = [*words[:at], *words[end:]]
+            is_of_cache = not _OF_THE_CACHE.isdisjoint(map(str.lower, others))
+            if _find_model(others)[2] or (not is_of_cache and any(map(_is_storage, others))):
+                return Title(name=plain)
+            models_named.append(model)
+            names.append(" ".join((*words[:at], model, *words[end:])))
+        elif all(map(_is_storage, words)):
+            stored = stored or _join_words([word for word in words if word.lower() not in _ABOUT_STORING])
+        elif is_load(part):
+            loads += [part] if _is_telling(words) else []
+        else:
+            names.append(part)
+    name, load = ", ".join(names), ", ".join(loads)
+    if models_named:
+        if len({*models_named}) > 1:
             return Title(name=plain)
-        parts.append(part)
-    found = list(dict.fromkeys(part.model for part in parts if part.model))
-    if len(found) > 1:
-        return Title(name=plain)
-    load = ", ".join(part.load for part in parts if part.load)
-    stored = next((part.quantization for part in parts if part.quantization), "")
-    kept = [part for part in parts if part.name]
-    name = ", ".join(part.name for part in kept)
-    if found:
-        model, exact = add_storage(found[0], stored), all(part.name == part.model for part in kept)
+        model, exact = add_storage(models_named[0], stored), {*names} == {models_named[0]}
         return Title(model if exact else name, model, load=load, exact=exact)
     # Without a model that is recognized its load stands apart, or it has none.
-    if not kept:
+    if not names:
         return Title(quantization=stored, load=load if stored else plain, exact=bool(load))
     if not load and not stored:
         return Title(name=plain)
@@ -249,60 +240,6 @@ def add_storage(model: str, quantization: str) -> str:
     return f"{model}-{quantization}" if quantization and apart else model
 
 
-def _read_part(words: Sequence[str]) -> Title | None:
-    """Read one part of a title; None where it names several checkpoints, or types of one.
-
-    Words of storage alone are its quantization, words of a load alone its load, others its name.
-    """
-    at, end, model = _find_model(words)
-    if model:
-        before, left = _split_load(words[:at][::-1])
-        after, right = _split_load(words[end:])
-        load = " ".join(filter(None, (" ".join(before[::-1]), " ".join(after))))
-        tail = _TAIL.fullmatch(model)
-        if tail is not None and not load:
-            model, load = tail[1], model[len(tail[1]) + 1 :]
-        if _has_several(left[::-1]) or _has_several(right):
-            return None
-        return Title(" ".join((*left[::-1], model, *right)), model, load=load)
-    if all(map(_is_storage, words)):
-        kinds = [word for word in words if word.lower() not in _ABOUT_STORING]
-        return Title(quantization=_join_words(kinds) if kinds else "")
-    if is_load(text := " ".join(words)):
-        return Title(load=text if _is_telling(words) else "")
-    return Title(name=text)
-
-
-def _has_several(words: Sequence[str]) -> bool:
-    """Whether words next to a checkpoint's name have another, or another type of weights."""
-    if _find_model(words)[2]:
-        return True
-    pairs = pairwise([*words, ""])
-    return any(_is_storage(word) and after.lower() not in _OF_THE_CACHE for word, after in pairs)
-
-
-def _split_load(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Split the words behind a model's name: those of a load at their end, and the others."""
-    if all(map(is_load, words)):
-        return (_trim_load(words), ()) if _is_telling(words) else ((), ())
-    count = 0
-    while is_load(words[len(words) - 1 - count]):
-        count += 1
-    load = words[len(words) - count :]
-    if not _is_telling(load):
-        return (), words
-    return _trim_load(load), words[: len(words) - count]
-
-
-def _trim_load(words: Sequence[str]) -> Sequence[str]:
-    """Return a load's words without those at their ends that only connect them with the title."""
-    kept = list(words)
-    for end in (0, -1):
-        while len(kept) > 1 and kept[end].lower() in _CONNECTING:
-            kept.pop(end)
-    return kept
-
-
 def _is_telling(words: Sequence[str]) -> bool:
     """Whether words of a load distinguish it from another load, by themselves or with a number."""
     tokens = _TOKEN.findall(" ".join(words).lower())
@@ -312,36 +249,32 @@ def _is_telling(words: Sequence[str]) -> bool:
 
 
 def _find_model(words: Sequence[str]) -> tuple[int, int, str]:
-    """Return begin, end and text of a model's name in a part's words, with its storage; 0, 0, "" without."""
+    """Return begin, end and text of a model's name in a part's words, with its storage; 0, 0, "" without.
+
+    Next to a word of the KV cache or of attention, a type is theirs: it is not joined to the name.
+    """
+    is_of_cache = not _OF_THE_CACHE.isdisjoint(map(str.lower, words))
     tried = 0
     for at, word in enumerate(words):
         own = word.strip("`'\"*")
-        first = own.rpartition("/")[2].partition("-")[0].lower()
-        if _SIZED.fullmatch(own) is None and first not in _list_first_words():
+        is_sized = _SIZED.fullmatch(own) is not None
+        if not is_sized and own.rpartition("/")[2].partition("-")[0].lower() not in _list_first_words():
             continue
         tried += 1
         if tried > _MOST_TRIED:
             break
         for end in range(min(len(words), at + _MOST_WORDS), at, -1):
+            last = words[end - 1]
+            whole = end == at + 1 or not (_NUMBER.fullmatch(last) or (is_of_cache and _is_storage(last)))
             joined = _join_words(words[at:end])
-            whole = end == at + 1 or not _NUMBER.fullmatch(words[end - 1])
-            if whole and not _is_of_cache(words, at, end) and models.find_model(joined) is not None:
+            if whole and models.find_model(joined) is not None:
                 return at, end, shorten_name(joined)
-        if _SIZED.fullmatch(own) is not None:
+        if is_sized:
             end = at + 1
-            while end < len(words) and _is_storage(words[end]) and not _is_of_cache(words, at, end + 1):
+            while end < len(words) and _is_storage(words[end]) and not is_of_cache:
                 end += 1
             return at, end, shorten_name(_join_words(words[at:end]))
     return 0, 0, ""
-
-
-def _is_of_cache(words: Sequence[str], at: int, end: int) -> bool:
-    return (
-        end > at + 1
-        and end < len(words)
-        and words[end].lower() in _OF_THE_CACHE
-        and _is_storage(words[end - 1])
-    )
 
 
 def _join_words(words: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ import msgspec
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from loadgen.study.importers.pasted import drawn_tables, headings
+from loadgen.study.importers.pasted import drawn_tables
 from loadgen.study.importers.pasted.drawn_tables import MOST_COLUMNS, Grid, Row, check_size, fit_cells
 from loadgen.study.importers.pasted.headings import BOLD_LEVEL, ITEM_LEVEL, Kind, PageLine, strip_marks
 from loadgen.study.importers.pasted.pasted_blocks import HEADER, RULE
@@ -154,7 +154,6 @@ class _PageReader(HTMLParser):
         self._line = ""
         self._item, self._item_level = "", 0  # the mark of a list's item that begins
         self._head = ""  # the element of an open heading
-        self._alone = False  # whether no line of an open paragraph has ended
         self._table: list[Row] | None = None
         self._first = self._row_line = self._count = 0
         self._row: list[str] | None = None
@@ -215,7 +214,6 @@ class _PageReader(HTMLParser):
         *above, last = content.split("\n")
         if before.markup in ("=", "-") and (above or len(last) > _LONGEST_TITLE or last.startswith("|")):
             self._head = ""  # lines above a rule
-        self._alone = not above and not code
         for at, line in enumerate([*above, last]):
             self._base = base + at
             if not code and _ELEMENT.search(line):
@@ -260,7 +258,6 @@ class _PageReader(HTMLParser):
             self._line += first
             for other in others:
                 self._end_line()
-                self._alone = False
                 self._line = other
 
     def handle_comment(self, data: str) -> None:
@@ -295,7 +292,6 @@ class _PageReader(HTMLParser):
         else:
             if tag not in _INSIDE:
                 self._end_line()
-                self._alone = tag == "p"
             self._line += "".join(f" {value} " for key, value in attrs if key in _SHOWN and value)
             self._head = tag if tag in _HEADS else self._head
             if tag == "li":
@@ -321,11 +317,10 @@ class _PageReader(HTMLParser):
             self._end_paragraph()
 
     def _end_paragraph(self) -> None:
-        self._end_line(alone=self._alone)
-        self._alone = False
+        self._end_line()
         self._parts.append(PageLine(""))
 
-    def _end_line(self, *, alone: bool = False) -> None:
+    def _end_line(self) -> None:
         line, self._line = self._line, ""
         if not line.strip():
             return
@@ -335,7 +330,7 @@ class _PageReader(HTMLParser):
             read = PageLine(f"{self._item}{line}", Kind.ITEM, self._item_level, strip_marks(line))
             self._item = ""
         else:
-            read = headings.read_plain_line(line) if alone else PageLine(line)
+            read = PageLine(line)
         self._parts.append(read)
 
     def _end_cell(self) -> None:

@@ -39,9 +39,7 @@ def subjects(page: str) -> list[tuple[str, str]]:
         ("Qwen3-8B-FP4—high load", "Qwen3-8B-FP4", "Qwen3-8B-FP4", "high load"),
         ("Low load: Qwen3-8B-FP4", "Qwen3-8B-FP4", "Qwen3-8B-FP4", "Low load"),
         ("Qwen3-8B FP4, concurrency 8", "Qwen3-8B-FP4", "Qwen3-8B-FP4", "concurrency 8"),
-        ("Qwen3-8B FP8 high load", FP8, FP8, "high load"),
-        ("Qwen3-8B-FP8-high", FP8, FP8, "high"),
-        ("Qwen3-8B-FP8_low-load", FP8, FP8, "low-load"),
+        ("Qwen3-8B FP8 high load", "Qwen3-8B-FP8 high load", FP8, ""),
         ("Qwen3-8B (FP8, high load)", FP8, FP8, "high load"),
         ("Qwen3 8B FP8 | bs=1", FP8, FP8, "bs=1"),
         ("Qwen/Qwen3-8B-AWQ [8 users]", "Qwen3-8B-AWQ", "Qwen3-8B-AWQ", "8 users"),
@@ -49,7 +47,6 @@ def subjects(page: str) -> list[tuple[str, str]]:
         ("Qwen3-8B-GGUF (Q4_K_M)", "Qwen3-8B-GGUF-Q4_K_M", "Qwen3-8B-GGUF-Q4_K_M", ""),
         ("Qwen3-8B Q4_K_M GGUF, low load", "Qwen3-8B-GGUF-Q4_K_M", "Qwen3-8B-GGUF-Q4_K_M", "low load"),
         ("Llama 3.1 8B Instruct - FP8 - high", *["Llama-3.1-8B-Instruct-FP8"] * 2, "high"),
-        ("Results for Qwen3-8B-FP8 under high load", FP8, FP8, "high load"),
         ("Qwen3-8B-FP8 @ 8 concurrent requests", FP8, FP8, "8 concurrent requests"),
         ("Qwen3-8B-FP8, 2048 in / 128 out", FP8, FP8, "2048 in, 128 out"),
         ("Qwen3-8B-FP8 on Jetson Thor (high load)", "Qwen3-8B-FP8 on Jetson Thor", FP8, "high load"),
@@ -91,18 +88,12 @@ def test_how_weights_are_stored_alone_is_no_name() -> None:
         ("- Qwen3-8B-FP8 (high)\n\n{high}\n- Qwen3-8B-FP8 (low)\n\n{low}", SHORT),
         ("## Qwen3-8B-FP8\n```\n{high}```\n```\n{low}```\n", ("", "")),
         ("## Qwen3-8B-FP8 (high)\n### Results\n{high}\n## Qwen3-8B-FP8 (low)\n### Results\n{low}", SHORT),
-        ("Qwen3-8B-FP8 (high):\n\n{high}\nQwen3-8B-FP8 (low):\n\n{low}", SHORT),
-        ("Qwen3-8B-FP8\n\nHigh load:\n{high}\nLow load:\n{low}", UPPER),
-        ("> Qwen3-8B-FP8, concurrency 8:\n>\n> {high}"
-         "\n> Qwen3-8B-FP8, concurrency 1:\n>\n> {low}", ("concurrency 8", "concurrency 1")),
         ("<h2>Qwen3-8B-FP8 (high)</h2><pre>{high}"
          "</pre><h2 id=l><a href='#l'>Qwen3-8B-FP8 (low)</a></h2><pre>{low}</pre>", SHORT),
         ("<h2>Qwen3-8B-FP8</h2>\n<div><h3>\n  High load\n</h3><pre>{high}"
          "</pre><h3>\n  Low load\n</h3><pre>{low}</pre>", UPPER),
         ("<p><strong>Qwen3-8B-FP8 – high</strong></p><pre>{high}"
          "</pre><p><b>Qwen3-8B-FP8 – low</b></p><pre>{low}</pre>", SHORT),
-        ("<p>Qwen3-8B-FP8, high load:</p><pre>{high}"
-         "</pre><p>Qwen3-8B-FP8, low load:</p><pre>{low}</pre>", LOWER),
         ("Qwen3-8B-FP8\n============\n\nHigh load\n---------\n\n::\n\n{high}"
          "\nLow load\n--------\n\n::\n\n{low}", UPPER),
         ("\x1b[1m## Qwen3-8B-FP8 (high)\x1b[0m\n{high}\n\x1b[1m## Qwen3-8B-FP8 (low)\x1b[0m\n{low}", SHORT),
@@ -126,7 +117,7 @@ def test_a_page_of_any_shape_is_of_its_checkpoint_and_found_impossible(
         ("# Tuned\nvllm bench serve --model Qwen/Qwen3-8B-FP8\n{high}", "Tuned", FP8, ""),
         ("# High load\nvllm bench serve --model Qwen/Qwen3-8B-FP8\n{high}", FP8, FP8, "High load"),
         ("# A\n```\nQwen3-8B-FP8\n```\n{high}", "A", "A", ""),
-        ("# A\nwe ran\nQwen3-8B-FP8\nand more\n{high}", "A", "A", ""),
+        ("# A\nQwen3-8B-FP8 (high):\n\n{high}", "A", "A", ""),
         ("# A\nQwen3-8B-FP8 is what we ran, under high load.\n\n{high}", "A", "A", ""),
         ("## Qwen3-8B on Orin\n### FP8\n{high}", "Qwen3-8B on Orin, FP8", FP8, ""),
     ],
