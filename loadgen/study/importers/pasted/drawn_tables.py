@@ -15,7 +15,6 @@ MOST_COLUMNS = 40
 _LONGEST = 2000  # characters of a line
 _GRID_RULE = re.compile(r"\+(?:[-= ]{2,}\+){2,}$")
 _RULE = re.compile(r"\s*(?:-{2,}\s{1,3}|={2,}\s{1,3}){1,40}(?:-{2,}|={2,})\s*$")
-_CROSSED_RULE = re.compile(r"\s*-{2,}(?:\+-{2,}){1,40}\s*$")  # psql's
 _ESCAPED = re.compile(r"\\([\\*`|_\[\]<>])")
 _SPEED = re.compile(r"speed|/ ?time", re.IGNORECASE)
 # What a terminal's tables are drawn with: their first line, the rules in them, the last one, and the sides.
@@ -58,11 +57,6 @@ def read_table(lines: Sequence[str], at: int) -> Grid | None:
     elif at and line[:2] in ("--", "==") and _RULE.match(line):
         read = _read_ruled(lines, at)
     return read
-
-
-def uncross_rule(line: str) -> str:
-    """Write psql's rule below titles as Markdown's; return any other line unchanged."""
-    return line.replace("+", "|") if _CROSSED_RULE.fullmatch(line) else line
 
 
 def check_size(cells: int) -> None:

@@ -148,7 +148,8 @@ _COUNTED = frozenset({
 })  # fmt: skip
 # A title of only such words and numbers describes the load, or what follows; it names no model.
 _LOAD_WORDS = _TELLING | _COUNTED | frozenset({
-    "a", "and", "at", "by", "for", "from", "in", "of", "on", "the", "under", "with", "benchmark", "benchmarking", "benchmarks", "case", "client", "cpu", "gpu", "latency", "level", "mode",
+    "a", "and", "at", "by", "for", "from", "in", "of", "on", "the", "under", "with",
+    "benchmark", "benchmarking", "benchmarks", "case", "client", "cpu", "gpu", "latency", "level", "mode",
     "once", "online", "optimized", "per", "performance", "query", "result", "results", "run", "running", "s",
     "scenario", "second", "seconds", "serving", "sglang", "size", "speed", "test", "testing", "tests",
     "throughput", "traffic", "vllm", "workload",

@@ -16,7 +16,14 @@ from markdown_it.token import Token
 
 from loadgen.study.importers.pasted import drawn_tables
 from loadgen.study.importers.pasted.drawn_tables import MOST_COLUMNS, Grid, Row, check_size, fit_cells
-from loadgen.study.importers.pasted.headings import BOLD_LEVEL, ITEM_LEVEL, Kind, PageLine, strip_marks
+from loadgen.study.importers.pasted.headings import (
+    BOLD_LEVEL,
+    ITEM_LEVEL,
+    Kind,
+    PageLine,
+    Subject,
+    strip_marks,
+)
 from loadgen.study.importers.pasted.pasted_blocks import HEADER, RULE
 
 _COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))")
@@ -48,6 +55,15 @@ _MARKDOWN = MarkdownIt("zero", {"html": True}).enable(
 _IN_CODE = MarkdownIt("zero").enable("table")
 
 
+class Surroundings(msgspec.Struct, frozen=True):
+    """What stands between a result and the one above it."""
+
+    subject: Subject = Subject()  # a result has nothing of those above it below other headings
+    lines: Sequence[str] = ()  # without what is read from them
+    commands: tuple[dict[str, str] | None, ...] = ()  # the labels of each kind of command; None without one
+    asked: dict[str, str] = {}  # what the benchmark's command requests, by our names
+
+
 class PastedBlock(msgspec.Struct):
     """A result as a client prints it, and the titles of the table's cell that it stands in, if it does."""
 
@@ -55,6 +71,11 @@ class PastedBlock(msgspec.Struct):
     lines: list[str]
     closed: bool = False  # by its rule
     cell: tuple[str, str] | None = None
+    around: Surroundings = Surroundings()
+    # As a report of ours has it, above the block or below.
+    simulated: str = ""
+    engine: str = ""
+    level: str = ""
 
 
 Part = PageLine | PastedBlock | Grid
@@ -94,8 +115,6 @@ def _lift_results(lines: Sequence[str]) -> tuple[list[str], list[int], list[Past
             del kept[len(kept) - above :], numbers[len(numbers) - above :]
             line, at = _mark(len(lifted)) if grid.titles else "", grid.last
             lifted += [grid] if grid.titles else []
-        elif "+" in line:
-            line = drawn_tables.uncross_rule(line)
         kept.append(line)
         numbers.append(begin + 1)
         is_cut = at > begin + 1 and is_of_blocks and at < len(lines) and not lifted[-1].closed

@@ -6,12 +6,8 @@ import html
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from loadgen.base import secrecy
@@ -22,7 +18,7 @@ from loadgen.study import labels
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.pasted import headings, pasted_blocks
 from loadgen.study.importers.pasted.headings import Kind, Outline, PageLine, Subject
-from loadgen.study.importers.pasted.page_reader import PastedBlock, read_parts
+from loadgen.study.importers.pasted.page_reader import PastedBlock, Surroundings, read_parts
 from loadgen.study.importers.pasted.pasted_blocks import LAST_LINE
 from loadgen.study.run_summary import Reported, describe_simulation, find_unnamed_preset, shorten_name
 
@@ -36,18 +32,6 @@ _REFERENCE = re.compile(r"&#[xX]?[0-9a-fA-F]{8,}+;?")  # no character has such a
 _ENGINES = {"sglang": "SGLang", "vllm": "vLLM", "lmdeploy": "LMDeploy", "trt": "TensorRT-LLM"}
 
 
-@dataclass
-class _Pasted:
-    block: PastedBlock
-    subject: Subject
-    asked: dict[str, str]
-    around: Surroundings
-    # As a report of ours has it, above the block or below.
-    simulated: str = ""
-    engine: str = ""
-    level: str = ""
-
-
 def read_page(page: str, path: Path) -> list[Reported]:
     """Read every block of a page as a run; an unreadable part is a remark.
 
@@ -58,18 +42,25 @@ def read_page(page: str, path: Path) -> list[Reported]:
         found, below = _find_blocks(page)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
-    unread = describe_surroundings([pasted.around for pasted in found], below)
+    unread = describe_surroundings([block.around for block in found], below)
     return [_make_run(*each, path) for each in zip(found, unread, strict=True)]
 
 
-def _find_blocks(page: str) -> tuple[list[_Pasted], list[str]]:
+def _find_blocks(page: str) -> tuple[list[PastedBlock], list[str]]:
     """Return each block of a page with what stands above it, and the lines below the last one."""
-    outline, above, found = Outline(), list[str](), list[_Pasted]()
-    last: _Pasted | None = None  # whose verdict may still follow
+    outline, above, found = Outline(), list[str](), list[PastedBlock]()
+    last: PastedBlock | None = None  # whose verdict may still follow
     in_report = False  # whether a line is of the report whose verdict stands below its block
     for part in read_parts(page):
         if isinstance(part, PastedBlock):
-            last = _begin_block(part, outline.subject, above if part.cell is None else part.cell)
+            last, above = part, above if part.cell is None else [*part.cell]
+            last.around = read_surroundings(above, outline.subject)
+            for text in above:  # a command, or the head of a report of ours
+                if (simulated := _SIMULATED.match(text)) is not None:
+                    last.simulated = simulated[1] or find_unnamed_preset(True)
+                elif (server := _SERVER.match(text)) is not None:
+                    last.engine = server[1]
+                    last.around.asked.setdefault("model", server[2])
             found.append(last)
             above = []
         elif not isinstance(part, PageLine):
@@ -95,62 +86,43 @@ def _find_blocks(page: str) -> tuple[list[_Pasted], list[str]]:
     return found, above
 
 
-def _begin_block(block: PastedBlock, subject: Subject, above: Sequence[str]) -> _Pasted:
-    """Describe a block by the lines above it: a command, or the head of a report of ours."""
-    pasted = _Pasted(block, subject, read_command(above), read_surroundings(above, subject))
-    for text in above:
-        if (simulated := _SIMULATED.match(text)) is not None:
-            pasted.simulated = simulated[1] or find_unnamed_preset(True)
-        elif (server := _SERVER.match(text)) is not None:
-            pasted.engine = server[1]
-            pasted.asked.setdefault("model", server[2])
-    return pasted
-
-
-def _make_run(pasted: _Pasted, unread: Mapping[str, str], path: Path) -> Reported:
-    lines = [html.unescape(_REFERENCE.sub("\ufffd", _TAG.sub(" ", line))) for line in pasted.block.lines]
-    figures, remarks = pasted_blocks.parse_block(lines, pasted.block.closed)
-    subject = pasted.subject
-    asked = headings.add_storage(shorten_name(pasted.asked.get("model", "")), subject.quantization)
-    model = subject.model or asked
+def _make_run(block: PastedBlock, unread: Mapping[str, str], path: Path) -> Reported:
+    lines = [html.unescape(_REFERENCE.sub("\ufffd", _TAG.sub(" ", line))) for line in block.lines]
+    figures, remarks = pasted_blocks.parse_block(lines, block.closed)
+    subject, asked = block.around.subject, block.around.asked
+    model = subject.model or headings.add_storage(shorten_name(asked.get("model", "")), subject.quantization)
     name = subject.name or model or subject.heading or path.stem
+    counts = {key: json_fields.parse_count(value) for key, value in asked.items()}
+    limit, rate = counts.get("max_concurrency"), asked.get("request_rate")
+    named = headings.find_concurrency(subject.load) if limit is None else limit
+    if figures.get("max_concurrency", limit) != limit:
+        counts, rate = {}, None  # of another block
     return Reported(
         name=name if " " in name else shorten_name(name),
         model=model if model != name else "",
         figures=figures,
-        load=_make_load(pasted, figures),
+        load=Load(
+            name=subject.load,
+            requests=counts.get("requests"),
+            asked_output_len=counts.get("output_len"),
+            max_concurrency=figures.get("max_concurrency", named),
+            request_rate_per_s=json_fields.read_rate(
+                json_fields.parse_number(str(figures.get("request_rate", rate)))
+            ),
+            asked_input_len=counts.get("input_len"),
+            seed=counts.get("seed"),
+        ),
         unread=unread,
-        source=f"{path}:{pasted.block.number}",
+        source=f"{path}:{block.number}",
         told_by=PAGE,
-        simulated=pasted.simulated,
-        level=pasted.level,
-        engine=pasted.engine or _ENGINES.get(str(figures.get("backend", "")).partition("-")[0], ""),
+        simulated=block.simulated,
+        level=block.level,
+        engine=block.engine or _ENGINES.get(str(figures.get("backend", "")).partition("-")[0], ""),
         remarks=(
-            *filter(None, [pasted.simulated and describe_simulation(pasted.simulated)]),
+            *filter(None, [block.simulated and describe_simulation(block.simulated)]),
             *([LAST_LINE] if "backend" in figures else []),
             *remarks,
         ),
-    )
-
-
-def _make_load(pasted: _Pasted, figures: Mapping[str, Any]) -> Load:
-    """Make the load of a block, by its figures, else by the command above and the heading."""
-
-    counts = {name: json_fields.parse_count(value) for name, value in pasted.asked.items()}
-    limit, rate = counts.get("max_concurrency"), pasted.asked.get("request_rate")
-    named = headings.find_concurrency(pasted.subject.load) if limit is None else limit
-    if figures.get("max_concurrency", limit) != limit:
-        counts, rate = {}, None  # of another block
-    return Load(
-        name=pasted.subject.load,
-        requests=counts.get("requests"),
-        asked_output_len=counts.get("output_len"),
-        max_concurrency=figures.get("max_concurrency", named),
-        request_rate_per_s=json_fields.read_rate(
-            json_fields.parse_number(str(figures.get("request_rate", rate)))
-        ),
-        asked_input_len=counts.get("input_len"),
-        seed=counts.get("seed"),
     )
 
 
@@ -182,35 +154,16 @@ _FLAGS = {
 }
 
 
-def read_command(lines: Sequence[str]) -> dict[str, str]:
-    """Read the load that the last benchmark command in these lines requests, by our names; {} without one.
-
-    Python's argparse shows a command as a Namespace.
-    """
-    requested: dict[str, str] = {}
-    remaining = iter(lines)
-    for line in remaining:
-        if len(line) > _LONGEST:
-            continue
-        _, marker, inside = line.rstrip().partition(_NAMESPACE)
-        if marker and inside.endswith(")"):
-            pairs = _PAIR.findall(inside.removesuffix(")"))
-            requested = _name_flags({name: value.strip("'\"") for name, value in pairs})
-        elif _BENCHMARK.search(line) is not None:
-            flags = labels.split_flags(_strip_prompt(_join_lines(line, remaining)))
-            requested = _name_flags({name: value for name, value in flags if value is not None}) or requested
-    return requested
-
-
 def read_surroundings(lines: Sequence[str], subject: Subject) -> Surroundings:
-    """Return what the lines above a result say: the labels of the last commands, and the lines' words.
+    """Read the lines above a result: what its commands request, their labels, and the words.
 
-    Labels are flags of the last benchmark command, but for those of `read_command`, and of the last server's
-    (named `server.…`), and variables of both or of `export`. Flags are left out of the words.
+    Requested is what the last benchmark command has under our names. Labels are its other flags, those of the
+    last server's command (named `server.…`), and variables of both or of `export`. Flags are left out of the
+    words. Python's argparse shows a command as a Namespace.
     """
     bench: dict[str, str] | None = None
     server: dict[str, str] | None = None
-    exported, words = dict[str, str](), list[str]()
+    asked, exported, words = dict[str, str](), dict[str, str](), list[str]()
     remaining = iter(lines)
     for line in remaining:
         if len(line) > _LONGEST:
@@ -218,7 +171,9 @@ def read_surroundings(lines: Sequence[str], subject: Subject) -> Surroundings:
         command = _MEMBER.sub(r"\1", line)
         is_bench = _BENCHMARK.search(command) is not None
         if _NAMESPACE in line:
-            bench = dict(_read_flag_labels(_PAIR.findall(line.partition(_NAMESPACE)[2])))
+            pairs = _PAIR.findall(line.partition(_NAMESPACE)[2].rstrip().removesuffix(")"))
+            asked = _name_flags({name: value.strip("'\"") for name, value in pairs})
+            bench = dict(_read_flag_labels(pairs))
         elif is_bench or _SERVER_COMMAND.search(command) is not None:
             command = _join_lines(command, remaining)
             given = _read_variables(command)
@@ -226,6 +181,8 @@ def read_surroundings(lines: Sequence[str], subject: Subject) -> Surroundings:
             flags = labels.read_flag_labels(command)
             words.append(labels.strip_flags(command))
             if is_bench:
+                valued = {name: value for name, value in labels.split_flags(command) if value is not None}
+                asked = _name_flags(valued) or asked
                 bench = given | dict(_read_flag_labels(flags.items()))
             else:
                 server = given | {f"server.{flag}": value for flag, value in flags.items()}
@@ -233,7 +190,7 @@ def read_surroundings(lines: Sequence[str], subject: Subject) -> Surroundings:
             exported |= _read_variables(line)
         else:
             words.append(line)
-    return Surroundings(replace(subject, load=""), words, (exported or None, server, bench))
+    return Surroundings(subject, words, (exported or None, server, bench), asked)
 
 
 def _read_flag_labels(flags: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -306,14 +263,6 @@ _LANGUAGES = frozenset({
 })  # fmt: skip
 
 
-class Surroundings(msgspec.Struct, frozen=True):
-    """What stands between a result and the one above it."""
-
-    section: object = None  # what its headings name: a result has nothing of those above it in another
-    lines: Sequence[str] = ()  # without what is read from them
-    commands: tuple[dict[str, str] | None, ...] = ()  # the labels of each kind of command; None without one
-
-
 def describe_surroundings(found: Sequence[Surroundings], below: Sequence[str]) -> list[dict[str, str]]:
     """Return the labels of each of a page's results: of commands, and as `above` the words that are its own.
 
@@ -331,7 +280,7 @@ def describe_surroundings(found: Sequence[Surroundings], below: Sequence[str]) -
     paths, commands = list[tuple[str, ...]](), list[tuple[dict[str, str] | None, ...]]()
     for at, (each, every) in enumerate(zip(found, texts, strict=True)):
         own = [key for key, text in every if common[key] < len(found) and shown.setdefault(key, text)]
-        goes_on = at > 0 and found[at - 1].section == each.section
+        goes_on = at > 0 and replace(found[at - 1].subject, load="") == replace(each.subject, load="")
         above = paths[-1] if goes_on else ()
         is_same = not own or (own[-1:] == [*above[-1:]] and set(own) <= set(above))
         paths.append(above if is_same else (*(own[:-1] or above[:-1]), own[-1]))
@@ -370,11 +319,7 @@ def _choose_words(paths: Iterable[tuple[str, ...]], shown: dict[str, str]) -> di
     texts = {
         path: " ".join(shown[key] for key in (path if last[path[-1]] > 1 else path[-1:])) for path in every
     }
-    begin = 0  # of several long texts, what all begin with in whole words is cut off
-    if len(texts) > 1 and any(len(text) > _SHOWN for text in texts.values()):
-        words = zip(*(text.split(" ")[:-1] for text in texts.values()), strict=False)
-        begin = sum(len(each[0]) + 1 for each in takewhile(lambda each: len({*each}) == 1, words))
-    cut = {path: cut_end(text[begin:], _SHOWN) for path, text in texts.items()}
+    cut = {path: cut_end(text, _SHOWN) for path, text in texts.items()}
     twice = Counter(cut.values())
     return {
         path: text if twice[text] == 1 else f"{at}. {text}" for at, (path, text) in enumerate(cut.items(), 1)

@@ -27,8 +27,7 @@ from loadgen.study.importers.pasted import (
 from loadgen.study.importers.pasted.drawn_tables import Grid, Row
 from loadgen.study.importers.pasted.headings import Kind, Outline, PageLine, Subject
 from loadgen.study.importers.pasted.numbers import parse_decimal, parse_mean, parse_whole
-from loadgen.study.importers.pasted.page_reader import Part
-from loadgen.study.importers.pasted.pasted_pages import Surroundings
+from loadgen.study.importers.pasted.page_reader import Part, Surroundings
 from loadgen.study.importers.pasted.row_figures import (
     LENGTHS,
     RATE,

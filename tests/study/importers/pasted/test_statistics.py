@@ -183,13 +183,6 @@ def test_a_speed_of_each_user_is_no_time_per_token(tmp_path: Path) -> None:
 
 
 GRIDS = {
-    "psql": """
-  model   | conc | ttft_ms | output_tok_s
-----------+------+---------+--------------
- qwen3-8b |    8 |      80 |          640
- qwen3-8b |   64 |     180 |         3400
-(2 rows)
-""",
     "a grid without rules between rows": """
 +----------+-------------+-----------+--------------+
 | Model    | Concurrency | TTFT (ms) | Output tok/s |
