@@ -36,7 +36,7 @@ from loadgen.features.traces.trace_blocks import scope_hashes
 from loadgen.features.traces.trace_heads import TRACELAB_COLUMNS
 from loadgen.features.traces.trace_rows import (
     GrowthLines,
-    SessionColumns,
+    TraceColumns,
     TraceRows,
     parse_length,
     parse_number,
@@ -123,7 +123,7 @@ def read_weka(lines: Lines) -> TraceRows:
     if len(facts.blocks) > 1:
         sizes = ", ".join(map(str, sorted(facts.blocks)))
         raise lines.file.refusal(f"its sessions have blocks of {sizes} tokens: give a file for each size")
-    columns = SessionColumns(SECOND_NS if facts.whole else 1)
+    columns = TraceColumns(SECOND_NS if facts.whole else 1)
     for i, session in enumerate(lines.decode_rows(WekaSession)):
         scope = None if session.hash_id_scope == _GLOBAL else i
         try:
@@ -133,7 +133,7 @@ def read_weka(lines: Lines) -> TraceRows:
     if not len(columns):
         raise lines.file.refusal("no request has tokens in its prompt and in its answer")
     left_out = found - len(columns)
-    return columns.make(
+    return columns.make_sessions(
         lines,
         facts.blocks.pop(),
         file_rows=found,
@@ -143,7 +143,7 @@ def read_weka(lines: Lines) -> TraceRows:
 
 
 def _add_session(
-    columns: SessionColumns, number: int, scope: int | None, session: WekaSession, relative: bool
+    columns: TraceColumns, number: int, scope: int | None, session: WekaSession, relative: bool
 ) -> int:
     """Add the requests of a session that can be sent; return how many it has in all."""
     calls = RecordedCalls()
@@ -268,7 +268,7 @@ def read_tracelab(lines: Lines) -> TraceRows:
     for name, made in _read_sheet(lines) if sheet else _read_json(lines):
         found += 1
         sessions.setdefault(name, []).append(made)
-    columns, growth = SessionColumns(), GrowthLines()
+    columns, growth = TraceColumns(), GrowthLines()
     for number, rounds in enumerate(sessions.values()):
         rounds.sort(key=lambda each: each.index)
         kept = [each for each in rounds if each.input_len and each.output_len]
@@ -282,7 +282,7 @@ def read_tracelab(lines: Lines) -> TraceRows:
             columns.add(kept[0].begin_ns + begin_ns, lens, each.number, number)
     if not len(columns):
         raise lines.file.refusal("no round has tokens in its prompt and in its answer")
-    return columns.make(
+    return columns.make_sessions(
         lines,
         file_rows=found,
         skipped={_NO_TOKEN: found - len(columns)} if found > len(columns) else {},

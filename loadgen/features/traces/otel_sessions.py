@@ -22,7 +22,7 @@ from loadgen.features.traces.otel_spans import Operation, Span, SpanFile, SpanMe
 from loadgen.features.traces.trace_rows import (
     FAILED,
     GrowthLines,
-    SessionColumns,
+    TraceColumns,
     TraceRows,
 )
 from loadgen.plan.planned_requests import UNKNOWN_LEN
@@ -201,7 +201,7 @@ def _find_parent(file: SpanFile, span: KeptSpan, spans: dict[str, KeptSpan]) -> 
 
 class _Rows:
     def __init__(self, file: SpanFile) -> None:
-        self._file, self._columns, self._growth = file, SessionColumns(), GrowthLines()
+        self._file, self._columns, self._growth = file, TraceColumns(), GrowthLines()
         self._calls: list[KeptSpan] = []
         self._skipped: dict[str, int] = {}
         self._found = self._begun = 0
@@ -253,7 +253,7 @@ class _Rows:
         limited = sum(call.is_limit for call in calls)
         rows, places = (np.array([getattr(call, name) for call in calls]) for name in ("row", "place"))
         messages = SpanMessages(self._file, rows, places, [call.features for call in calls])
-        return self._columns.make(
+        return self._columns.make_sessions(
             lines,
             file_rows=self._found,
             skipped=self._skipped,

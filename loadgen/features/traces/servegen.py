@@ -30,7 +30,7 @@ from loadgen.base.json_lines import Lines, OpenedFile, explain_json
 from loadgen.base.text import format_count
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.traces.trace_heads import list_client_files
-from loadgen.features.traces.trace_rows import TraceRows, make_no_hashes, parse_number, read_row_cells
+from loadgen.features.traces.trace_rows import TraceRows, parse_number, read_row_cells
 from loadgen.plan.request_sources import RandomStream
 
 _LAST_WINDOW_S = 600  # of a file with one window
@@ -120,7 +120,8 @@ def read_servegen(
         np.concatenate(prompts)[order],
         np.concatenate(answers)[order],
         np.arange(1, len(order) + 1),
-        *make_no_hashes(len(order)),
+        np.zeros(0, np.int32),
+        np.zeros(len(order) + 1, np.int64),
         path,
         hashed.hexdigest(),
         file_rows=len(order),

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, cast
 
 import msgspec
 import numpy as np
@@ -25,7 +25,7 @@ from loadgen.base.json_lines import Lines
 from loadgen.base.text import quote_value
 from loadgen.features.traces.trace_blocks import BlockContent
 from loadgen.features.traces.trace_replay import MadeRequests, ReplayedRequests, replay
-from loadgen.features.traces.trace_rows import TraceRows, find_elapsed_ns, gather_rows, make_trace_rows
+from loadgen.features.traces.trace_rows import TimedRow, TraceRows, read_rows
 from loadgen.features.traces.trace_schedule import TraceSelection
 from loadgen.plan.model_files import find_vocabulary
 from loadgen.plan.planned_requests import Turns
@@ -122,18 +122,25 @@ def _read_rows(profile: Profile) -> TraceRows:
     if len(set(labels.values())) < len(labels):
         raise UsageError(f"--timed-trace-label-*: two of {', '.join(labels.values())} are one key")
     named = [(name, kind, None) if name == "hash_ids" else (name, kind) for name, kind in fields.items()]
-    found = gather_rows(lines, lines.decode_rows(msgspec.defstruct("TimedRow", named, rename=labels)))
-    counts, block = np.diff(found.starts), profile.timed_trace_chunk_hash_size
-    if not counts.all():
-        raise lines.refusal(
-            int(np.argmin(counts > 0)),
-            f"has no {profile.timed_trace_label_hash_ids}, of which {TIMED_TRACE} makes prompts: send it "
-            "with --trace FILE --trace-format timed, which needs none",
-        )
-    covered = np.minimum(found.input_lens, counts * block)
-    short = int((covered < found.input_lens).sum())
-    at_ns = find_elapsed_ns(found.times * profile.timed_trace_sec_multiplier, SECOND_NS, lines.refusal)
-    rows = make_trace_rows(lines, at_ns, replace(found, input_lens=covered), block)
+    kind = cast(Any, msgspec.defstruct("TimedRow", named, rename=labels))
+    block = profile.timed_trace_chunk_hash_size
+
+    def list_rows() -> Iterator[TimedRow]:
+        for i, row in enumerate(lines.decode_rows(kind)):
+            hashes = row.hash_ids
+            if not hashes:
+                raise lines.refusal(
+                    i,
+                    f"has no {profile.timed_trace_label_hash_ids}, of which {TIMED_TRACE} makes prompts: "
+                    "send it with --trace FILE --trace-format timed, which needs none",
+                )
+            time_s = row.timestamp * profile.timed_trace_sec_multiplier
+            yield i, time_s, row.input_length, row.output_length, hashes
+
+    rows = read_rows(lines, list_rows(), SECOND_NS, block)
+    covered = np.minimum(rows.input_lens, np.diff(rows.starts) * block)
+    short = int((covered < rows.input_lens).sum())
+    rows = replace(rows, input_lens=covered)
     return replace(rows, notes=(_SHORT.format(short, block),)) if short else rows
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 
 import msgspec
@@ -14,44 +15,42 @@ from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines, OpenedFile, SpooledFile, explain_json
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.traces import agent_traces, otel_sessions, servegen, trace_heads, trace_rows, workload
-from loadgen.features.traces.trace_heads import FLAG
-from loadgen.features.traces.trace_rows import SheetColumns, TraceRows
+from loadgen.features.traces import agent_traces, otel_sessions, servegen, trace_rows, workload
+from loadgen.features.traces.trace_heads import (
+    FLAG,
+    OF_SESSIONS,
+    find_sessions,
+    list_client_files,
+    list_files,
+    open_first,
+)
+from loadgen.features.traces.trace_rows import TraceRows
 from loadgen.features.traces.trace_schedule import TraceWindow
 from loadgen.plan.request_sources import RandomStream
 
 _SAMPLE = 1000  # rows by which a file is recognised
 _MOST_RATE_PER_S = 50  # of a trace in milliseconds, by which it is known from one in seconds
-_AZURE = SheetColumns("TIMESTAMP", "ContextTokens", "GeneratedTokens", dated=True)
-_BURSTGPT = SheetColumns("Timestamp", "Request tokens", "Response tokens")
+_AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+_BURSTGPT = ("Timestamp", "Request tokens", "Response tokens")
 _HASHED = {"timestamp", "input_length", "output_length"}
+_MOONCAKE_BLOCK = 512
 _SEVERAL_FILES = "servegen"
 _GIVE = "give --trace-format"
 _MOST_TEXT_BYTES = 1 << 30  # of JSON over many lines, which is decoded as a whole
 _MOST_OBJECT_BYTES = 256 << 20  # of one object of it, of whose values some readers keep all
-
-
-class TraceKind(msgspec.Struct, frozen=True):
-    """One trace format: its unit of time, block size, and columns or reader function."""
-
-    unit_ns: int = 0  # 0: dates, or as its reader has it
-    block: int = 0  # tokens that a hash stands for; 0: no hashes, or the file says it
-    columns: SheetColumns | None = None  # of CSV; None: rows are JSON with hashes
-    read: Callable[[Lines], TraceRows] | None = None  # of a format like no other
-
-
-FORMATS = {
-    "mooncake": TraceKind(MS_NS, 512),
-    "bailian": TraceKind(SECOND_NS, 16),
-    "timed": TraceKind(SECOND_NS, 16),
-    "azure-2023": TraceKind(columns=_AZURE),
-    "azure-2024": TraceKind(columns=_AZURE),
-    "burstgpt": TraceKind(columns=_BURSTGPT),
-    "weka": TraceKind(read=agent_traces.read_weka),
-    "tracelab": TraceKind(read=agent_traces.read_tracelab),
-    "otel": TraceKind(read=otel_sessions.read_otel),
-    _SEVERAL_FILES: TraceKind(),
-    "workload": TraceKind(read=workload.read_workload),
+# By name, what reads the rows of a file; ServeGen's are drawn of several.
+FORMATS: dict[str, Callable[[Lines], TraceRows] | None] = {
+    "mooncake": partial(trace_rows.read_hashed_rows, name="mooncake", unit_ns=MS_NS, block=_MOONCAKE_BLOCK),
+    "bailian": partial(trace_rows.read_hashed_rows, name="bailian", unit_ns=SECOND_NS, block=16),
+    "timed": partial(trace_rows.read_hashed_rows, name="timed", unit_ns=SECOND_NS, block=16),
+    "azure-2023": partial(trace_rows.read_sheet_rows, name="azure-2023", columns=_AZURE, is_dated=True),
+    "azure-2024": partial(trace_rows.read_sheet_rows, name="azure-2024", columns=_AZURE, is_dated=True),
+    "burstgpt": partial(trace_rows.read_sheet_rows, name="burstgpt", columns=_BURSTGPT, is_dated=False),
+    "weka": agent_traces.read_weka,
+    "tracelab": agent_traces.read_tracelab,
+    "otel": otel_sessions.read_otel,
+    _SEVERAL_FILES: None,
+    "workload": workload.read_workload,
 }
 
 
@@ -62,11 +61,11 @@ def open_trace(name: str, path: str) -> tuple[str, Lines | None]:
     """
     if name not in ("", *FORMATS):
         raise UsageError(f"--trace-format {name}: choose from {', '.join(FORMATS)}")
-    if name == _SEVERAL_FILES or (not name and trace_heads.list_client_files(path)):
+    if name == _SEVERAL_FILES or (not name and list_client_files(path)):
         return _SEVERAL_FILES, None
-    first = trace_heads.open_first(path)
-    name = name or trace_heads.find_sessions(first)
-    is_lines = first.path == path and (not name or FORMATS[name].read is None)
+    first = open_first(path)
+    name = name or find_sessions(first)
+    is_lines = first.path == path and name not in OF_SESSIONS
     lines = Lines(first) if is_lines else open_rows(path, FLAG, first)
     return name or _recognise_lines(lines), lines
 
@@ -82,9 +81,9 @@ def _recognise_lines(lines: Lines) -> str:
     if row.startswith((b"{", b"[")):
         return _find_by_keys(lines, row)
     names = set(trace_rows.read_header(lines))
-    if set(_BURSTGPT.names) <= names:
+    if set(_BURSTGPT) <= names:
         return "burstgpt"
-    if set(_AZURE.names) <= names:
+    if set(_AZURE) <= names:
         time = lines[1].split(b",")[0].strip() if len(lines) > 1 else b""
         has_zone = time.endswith(b"Z") or b"+" in time or time.count(b"-") > 2
         return "azure-2024" if has_zone else "azure-2023"
@@ -107,7 +106,7 @@ def _find_by_keys(lines: Lines, row: bytes) -> str:
     counts = np.array([len(row.hash_ids or ()) for row in rows], np.int64)
     times = np.array([row.timestamp for row in rows])
     is_slow = len(rows) <= (times[-1] - times[0]) / 1000 * _MOST_RATE_PER_S
-    is_covered = trace_rows.is_covered(input_lens, counts, FORMATS["mooncake"].block)
+    is_covered = trace_rows.is_covered(input_lens, counts, _MOONCAKE_BLOCK)
     if (times == np.rint(times)).all() and is_covered and is_slow:
         return "mooncake"
     block = trace_rows.find_block(input_lens, counts, trace_rows.ANY_BLOCKS)
@@ -123,14 +122,10 @@ def _find_by_keys(lines: Lines, row: bytes) -> str:
 def read_trace(name: str, path: str, window: TraceWindow, stream: RandomStream) -> tuple[str, TraceRows]:
     """Read a trace of the format `name`, recognized if "", and return format and rows; raises UsageError."""
     name, lines = open_trace(name, path)
-    kind = FORMATS[name]
-    if lines is None:
+    read = FORMATS[name]
+    if lines is None or read is None:
         return name, servegen.read_servegen(path, FLAG, stream, window.begin_s, window.end_s)
-    if kind.read is not None:
-        return name, kind.read(lines)
-    if kind.columns is not None:
-        return name, trace_rows.read_sheet_rows(lines, name, kind.columns)
-    return name, trace_rows.read_hashed_rows(lines, name, kind.unit_ns, kind.block)
+    return name, read(lines)
 
 
 def open_rows(path: str, flag: str, first: OpenedFile | None = None) -> Lines:
@@ -139,7 +134,7 @@ def open_rows(path: str, flag: str, first: OpenedFile | None = None) -> Lines:
     A file of lines is itself. The values of a list over many lines, or one object, and the rows of all files
     of a directory are the rows of a temporary file; what is wrong with one names its own file.
     """
-    files = trace_heads.list_files(path, flag)
+    files = list_files(path, flag)
     if files != [path]:
         return Lines(_JoinedFile(path, flag, (Lines.open(name, flag) for name in files)))
     lines = Lines(first or OpenedFile(path, flag))

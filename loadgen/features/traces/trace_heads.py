@@ -20,21 +20,22 @@ FLAG = "--trace"
 RECORDED, CLOSED = "recorded", "closed"
 _SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 _CLIENT_FILE = re.compile(r"(.*chunk-(\d+))-trace\.csv")
-# Their sessions are sent as such, unless --trace-replay is given.
-_SENT_CLOSED = frozenset({"weka", "tracelab", "otel"})
+TRACELAB_COLUMNS = (
+    "id", "round_idx", "prefix_len", "input_len", "output_len", "arrival_time", "tool_wait_after_ms",
+)  # fmt: skip
 # The keys, or columns, of a first row, by which a format of sessions is known.
 _SESSION_KEYS = (
     ("weka", {"requests"}),
     ("tracelab", {"round_index", "newly_append_tokens"}),
+    ("tracelab", {*TRACELAB_COLUMNS}),
     ("workload", {"workload", "block_size"}),
     ("otel", {otel_spans.EXPORT}),
     ("otel", {otel_spans.TRACE}),
     ("otel", {"start_time", "end_time", "attributes"}),
 )
+OF_SESSIONS = frozenset(name for name, _ in _SESSION_KEYS)
+_SENT_CLOSED = OF_SESSIONS - {"workload"}  # their sessions are sent as such, unless --trace-replay is given
 _SPAN_NAMES = (b'"resourceSpans"', b'"spans"', b'"span_id"')  # near the begin of JSON over many lines
-TRACELAB_COLUMNS = (
-    "id", "round_idx", "prefix_len", "input_len", "output_len", "arrival_time", "tool_wait_after_ms",
-)  # fmt: skip
 _HEAD_BYTES, _PIECE_BYTES = 4096, 1 << 20
 
 
@@ -84,13 +85,12 @@ def find_sessions(file: OpenedFile) -> str:
         if (b"\n" in piece and b"\n" in read) or len(read) > MOST_ROW_BYTES:
             break
     row = bytes(read).partition(b"\n")[0].strip()
-    if not row.startswith((b"{", b"[")):
-        columns = {name.strip() for name in row.decode("utf-8", "replace").split(",")}
-        return "tracelab" if columns >= {*TRACELAB_COLUMNS} else ""
-    try:
-        keys = set(msgspec.json.decode(row, type=dict[str, msgspec.Raw]))
-    except NOT_JSON:
-        return "otel" if any(name in head for name in _SPAN_NAMES) else "weka"
+    keys = {name.strip() for name in row.decode("utf-8", "replace").split(",")}
+    if row.startswith((b"{", b"[")):
+        try:
+            keys = set(msgspec.json.decode(row, type=dict[str, msgspec.Raw]))
+        except NOT_JSON:
+            return "otel" if any(name in head for name in _SPAN_NAMES) else "weka"
     return next((name for name, own in _SESSION_KEYS if keys >= own), "")
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import shlex
 from array import array
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -14,9 +15,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from loadgen.base import parsing
-from loadgen.base.arrays import Float64, Int64
+from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
-from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines
 from loadgen.base.parsing import parse_instant_ns
 from loadgen.base.text import quote_value
@@ -31,10 +31,11 @@ from loadgen.wire.openai import Dialect
 NO_BLOCKS = 0
 _UNSENT = ("image", "audio", "video")  # in the names of columns that are a part of the load
 _WITHOUT = "prompts are sent as text alone; --random-mm-base-items-per-request N adds images to each"
-_INT64 = 2**63
 _WORD = 2**64
 
 Hashes = NDArray[np.int32] | Int64
+# A row's index, its time, the tokens of prompt and answer, and the hashes of its blocks.
+TimedRow = tuple[int, float, int, int, Sequence[int]]
 Length = Annotated[int, msgspec.Meta(ge=1, le=parsing.MOST_TOKENS)]
 FORMATS_OF = {16: "bailian or timed", 512: "mooncake"}  # by the tokens that a hash stands for
 BLOCKS = (*FORMATS_OF, 64)  # of published traces
@@ -82,122 +83,107 @@ class TraceRows(msgspec.Struct, frozen=True):
         return len(self.at_ns)
 
 
-def sort_by_time(rows: TraceRows) -> TraceRows:
-    """Return the rows of sessions in the order of their times, which then count from the first.
-
-    Those of one session must be in it already.
-    """
-    order = np.argsort(rows.at_ns, kind="stable").astype(np.int64)
-    counts = np.diff(rows.starts)[order]
-    starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-    hashes = np.empty_like(rows.hashes)  # row by row: their indices would be as long again
-    spans = zip(starts.tolist(), rows.starts[order].tolist(), counts.tolist(), strict=False)
-    for begin, earlier, count in spans:
-        hashes[begin : begin + count] = rows.hashes[earlier : earlier + count]
-    return replace(
-        rows,
-        at_ns=rows.at_ns[order] - rows.at_ns[order[0]],
-        input_lens=rows.input_lens[order],
-        output_lens=rows.output_lens[order],
-        numbers=rows.numbers[order],
-        hashes=hashes,
-        starts=starts,
-        sessions=None if rows.sessions is None else rows.sessions[order],
-        waits=None if rows.waits is None else reorder_waits(rows.waits, order),
-        delays_ns=None if rows.delays_ns is None else rows.delays_ns[order],
-        growth=None if rows.growth is None else rows.growth.reorder(order),
-        messages=None if rows.messages is None else rows.messages.reorder(order),
-        recorded=None if rows.recorded is None else rows.recorded.reorder(order),
-    )
-
-
-class HashLists:
-    """Lists of hashes appended row by row to one array, of 32 bits while all fit."""
-
-    def __init__(self) -> None:
-        self._flat: array[int] = array("i")
-        self._ends: array[int] = array("q", [0])
-
-    def add(self, hashes: Sequence[int]) -> None:
-        """Append the hashes of one row; raises OverflowError for one beyond 64 bits."""
-        try:
-            self._flat.extend(hashes)
-        except OverflowError:
-            del self._flat[self._ends[-1] :]
-            if self._flat.typecode == "i":
-                self._flat = array("q", self._flat)
-            self._flat.extend(map(_wrap_signed, hashes))
-        self._ends.append(len(self._flat))
-
-    def arrays(self) -> tuple[Hashes, Int64]:
-        """Return all hashes, and where each row's begin: int64[rows + 1]."""
-        narrow = self._flat.typecode == "i"
-        flat: Hashes = np.frombuffer(self._flat, np.int32) if narrow else np.frombuffer(self._flat, np.int64)
-        return flat, np.frombuffer(self._ends, np.int64)
-
-
-def _wrap_signed(value: int) -> int:
-    """Convert an unsigned 64-bit hash to the int64 of the same bits; raises OverflowError if longer."""
-    if not -_INT64 <= value < _WORD:
-        raise OverflowError
-    return value - _WORD if value >= _INT64 else value
-
-
-def make_no_hashes(rows: int) -> tuple[Hashes, Int64]:
-    """Return the empty hashes and the begins (0 for each) of this many rows without hashes."""
-    return np.zeros(0, np.int32), np.zeros(rows + 1, np.int64)
-
-
-class SessionColumns:
-    """The calls of a file's sessions that can be sent, filled session after session, with their order."""
+class TraceColumns:
+    """The rows of a trace that can be sent, filled one by one: in time, or session after session."""
 
     def __init__(self, grid_ns: int = 1) -> None:
-        self.trees = SessionTrees(grid_ns)
+        self.trees = SessionTrees(grid_ns)  # of sessions: the order of their calls
         self._columns = tuple(array("q") for _ in range(5))
-        self._hashes = HashLists()
+        self._hashes: array[int] = array("i")  # of 32 bits while all fit
+        self._ends: array[int] = array("q", [0])  # of each row's hashes
 
     def __len__(self) -> int:
         return len(self._columns[0])
 
     def add(
-        self, at_ns: int, lens: tuple[int, int], number: int, session: int, hashes: Sequence[int] = ()
+        self, at_ns: int, lens: tuple[int, int], number: int, session: int = 0, hashes: Sequence[int] = ()
     ) -> None:
-        """Add a call by its time, its prompt's and answer's tokens, and its row; raises OverflowError.
+        """Add a row by its time, its prompt's and answer's tokens, and its number in the file.
 
-        It is one of those that are added to `trees`, in their order. A hash has 64 bits at most.
+        One of a session is of the calls that are added to `trees`, in their order. Raises OverflowError for a
+        hash beyond 64 bits.
         """
         for column, value in zip(self._columns, (at_ns, *lens, number, session), strict=True):
             column.append(value)
-        self._hashes.add(hashes)
+        try:
+            self._hashes.extend(hashes)
+        except OverflowError:
+            del self._hashes[self._ends[-1] :]
+            if self._hashes.typecode == "i":
+                self._hashes = array("q", self._hashes)
+            # Of 64 bits without a sign, the number of the same bits.
+            self._hashes.extend(value - _WORD if _WORD // 2 <= value < _WORD else value for value in hashes)
+        self._ends.append(len(self._hashes))
 
     def make(self, lines: Lines, block: int = NO_BLOCKS, **others: Any) -> TraceRows:
-        """Make the rows of the file, sorted by time, with `others` of their fields; there must be some."""
-        at_ns, prompts, answers, numbers, sessions = (
-            np.frombuffer(column, np.int64) for column in self._columns
+        """Make the rows of the file as they were added, with `others` of their fields."""
+        is_narrow = self._hashes.typecode == "i"
+        hashes: Hashes = (
+            np.frombuffer(self._hashes, np.int32) if is_narrow else np.frombuffer(self._hashes, np.int64)
         )
-        waits, delays_ns = self.trees.make()
-        others |= {"sessions": sessions, "waits": waits, "delays_ns": delays_ns}
-        hashes, starts = self._hashes.arrays()
+        starts = np.frombuffer(self._ends, np.int64)
+        at_ns, prompts, answers, numbers = (np.frombuffer(column, np.int64) for column in self._columns[:4])
         file, digest = lines.path, lines.digest()
-        return sort_by_time(
-            TraceRows(at_ns, prompts, answers, numbers, hashes, starts, file, digest, block, **others)
+        return TraceRows(at_ns, prompts, answers, numbers, hashes, starts, file, digest, block, **others)
+
+    def make_sessions(self, lines: Lines, block: int = NO_BLOCKS, **others: Any) -> TraceRows:
+        """Make the rows of the file's sessions, of which there must be some, in the order of their times.
+
+        These count from the first. Rows of one session must be in that order already.
+        """
+        waits, delays_ns = self.trees.make()
+        rows = self.make(lines, block, **others)
+        order = np.argsort(rows.at_ns, kind="stable").astype(np.int64)
+        counts = np.diff(rows.starts)[order]
+        starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+        hashes = np.empty_like(rows.hashes)  # row by row: their indices would be as long again
+        spans = zip(starts.tolist(), rows.starts[order].tolist(), counts.tolist(), strict=False)
+        for begin, earlier, count in spans:
+            hashes[begin : begin + count] = rows.hashes[earlier : earlier + count]
+        return replace(
+            rows,
+            at_ns=rows.at_ns[order] - rows.at_ns[order[0]],
+            input_lens=rows.input_lens[order],
+            output_lens=rows.output_lens[order],
+            numbers=rows.numbers[order],
+            hashes=hashes,
+            starts=starts,
+            sessions=np.frombuffer(self._columns[-1], np.int64)[order],
+            waits=reorder_waits(waits, order),
+            delays_ns=delays_ns[order],
+            growth=None if rows.growth is None else rows.growth.reorder(order),
+            messages=None if rows.messages is None else rows.messages.reorder(order),
+            recorded=None if rows.recorded is None else rows.recorded.reorder(order),
         )
 
 
-def find_elapsed_ns(times: Float64, unit_ns: int, refusal: Callable[[int, str], UsageError]) -> Int64:
-    """Convert times in units of `unit_ns` to nanoseconds after the first, int64[rows].
+def read_rows(lines: Lines, rows: Iterable[TimedRow], unit_ns: int, block: int = NO_BLOCKS) -> TraceRows:
+    """Read the rows of a trace by time in units of `unit_ns`; those without tokens are left out and counted.
 
-    Raises what `refusal` makes of a row and a reason where a time is before that of the row above, or further
-    from the first than a benchmark can last.
+    Raises UsageError that names the row for a time before that of the row above, or further from the first
+    than a benchmark can last, and for a hash beyond 64 bits; of the file if no row is left.
     """
-    early = np.flatnonzero(np.diff(times) < 0)
-    if len(early):
-        raise refusal(int(early[0]) + 1, "its time is before that of the row above: sort the rows by time")
-    after_ns = (times - times[:1]) * unit_ns
-    far = np.flatnonzero(after_ns > parsing.YEAR_S * SECOND_NS)
-    if len(far):
-        raise refusal(int(far[0]), "its time is more than a year after the first: is the format right?")
-    return np.rint(after_ns).astype(np.int64)
+    columns, skipped, count = TraceColumns(), Counter[str](), 0
+    begin = last = 0.0
+    for i, time, prompt_len, answer_len, hashes in rows:
+        if not count:
+            begin = last = time
+        count += 1
+        if time < last:
+            raise lines.refusal(i, "its time is before that of the row above: sort the rows by time")
+        last, after_ns = time, (time - begin) * unit_ns
+        if after_ns > parsing.YEAR_S * SECOND_NS:
+            raise lines.refusal(i, "its time is more than a year after the first: is the format right?")
+        if not (prompt_len and answer_len):
+            skipped[EMPTY if answer_len else FAILED] += 1
+            continue
+        try:
+            columns.add(round(after_ns), (prompt_len, answer_len), lines.number(i), hashes=hashes)
+        except OverflowError:
+            raise lines.refusal(i, "hash_ids holds a number of more than 64 bits") from None
+    if not len(columns):
+        raise lines.file.refusal("no row has tokens in its prompt and in its answer")
+    return columns.make(lines, block, file_rows=count, skipped=dict(sorted(skipped.items())))
 
 
 class HashedRow(msgspec.Struct, gc=False):
@@ -214,31 +200,6 @@ class HashedRow(msgspec.Struct, gc=False):
     text_input: msgspec.Raw = msgspec.Raw()
 
 
-class GatheredRows(msgspec.Struct, frozen=True):
-    """The columns of rows with hashes, as they are in the file; float64 and int64[rows]."""
-
-    times: Float64
-    input_lens: Int64
-    output_lens: Int64
-    hashes: Hashes
-    starts: Int64  # int64[rows + 1]: where each row's hashes begin
-
-
-def gather_rows(lines: Lines, rows: Iterable[Any]) -> GatheredRows:
-    """Gather decoded rows into columns; raises UsageError for a hash that is too large."""
-    times, input_lens, output_lens, lists = array("d"), array("q"), array("q"), HashLists()
-    for i, row in enumerate(rows):
-        times.append(row.timestamp)
-        input_lens.append(row.input_length)
-        output_lens.append(row.output_length)
-        try:
-            lists.add(row.hash_ids or ())
-        except OverflowError:
-            raise lines.refusal(i, "hash_ids holds a number of more than 64 bits") from None
-    prompts, answers = (np.frombuffer(column, np.int64) for column in (input_lens, output_lens))
-    return GatheredRows(np.frombuffer(times, np.float64), prompts, answers, *lists.arrays())
-
-
 def read_hashed_rows(lines: Lines, name: str, unit_ns: int, block: int) -> TraceRows:
     """Read the rows of a file of hashed prompts by format name, unit of time and block size.
 
@@ -247,30 +208,20 @@ def read_hashed_rows(lines: Lines, name: str, unit_ns: int, block: int) -> Trace
     """
     unread: dict[str, None] = {}
 
-    def decode() -> Iterator[HashedRow]:
-        for row in lines.decode_rows(HashedRow):
+    def list_rows() -> Iterator[TimedRow]:
+        for i, row in enumerate(lines.decode_rows(HashedRow)):
             unread.update(dict.fromkeys(key for key in _UNREAD if bytes(getattr(row, key))))
-            yield row
+            yield i, row.timestamp, row.input_length, row.output_length, row.hash_ids or ()
 
-    found = gather_rows(lines, decode())
-    lens = found.input_lens, np.diff(found.starts)
+    rows = read_rows(lines, list_rows(), unit_ns, block)
+    lens = rows.input_lens, np.diff(rows.starts)
     if not is_covered(*lens, block) and (other := find_block(*lens, BLOCKS)):
         raise lines.file.refusal(
             f"each row has one of hash_ids for {other} tokens, and {name} one for {block}: "
             f"{explain_block(other, lines.path)}"
         )
-    rows = make_trace_rows(lines, find_elapsed_ns(found.times, unit_ns, lines.refusal), found, block)
-    if not unread:
-        return rows
     listed = ", ".join(f"`{key}`" for key in unread)
-    return replace(rows, notes=(f"{listed} of the rows are not read: {_SENT_AS}",))
-
-
-def make_trace_rows(lines: Lines, at_ns: Int64, found: GatheredRows, block: int) -> TraceRows:
-    """Make trace rows of columns at these times (ns), with row numbers, path and digest of the file."""
-    numbers = lines.list_numbers()
-    lens, blocks = (found.input_lens, found.output_lens), (found.hashes, found.starts)
-    return TraceRows(at_ns, *lens, numbers, *blocks, lines.path, lines.digest(), block, len(lines))
+    return replace(rows, notes=(f"{listed} of the rows are not read: {_SENT_AS}",)) if unread else rows
 
 
 def is_covered(input_lens: Int64, hash_counts: Int64, block: int) -> bool:
@@ -292,19 +243,6 @@ def explain_block(block: int, path: str) -> str:
         f"--timed-trace-chunk-hash-size {block}; of times in milliseconds with "
         "--timed-trace-sec-multiplier 0.001 too"
     )
-
-
-class SheetColumns(msgspec.Struct, frozen=True):
-    """The names of the columns of a format's CSV."""
-
-    time: str
-    input_len: str
-    output_len: str
-    dated: bool = False  # times are dates of a calendar; else seconds
-
-    @property
-    def names(self) -> tuple[str, str, str]:
-        return self.time, self.input_len, self.output_len
 
 
 def read_header(lines: Lines) -> list[str]:
@@ -332,49 +270,28 @@ def read_sheet(lines: Lines, columns: Sequence[str], name: str) -> Iterator[tupl
         yield i, [cells[place] for place in places]
 
 
-def read_sheet_rows(lines: Lines, name: str, columns: SheetColumns) -> TraceRows:
-    """Read the rows of a CSV trace of a format with these columns, without those that cannot be sent.
+def read_sheet_rows(lines: Lines, name: str, columns: tuple[str, str, str], is_dated: bool) -> TraceRows:
+    """Read the rows of a CSV trace by its columns of time, a date or in seconds, and of tokens.
 
     Raises UsageError as `read_sheet`, or for a bad cell.
     """
-    times_ns, input_lens, output_lens = (array("q") for _ in range(3))
-    for i, (at, prompt, answer) in read_sheet(lines, columns.names, name):
-        try:
-            times_ns.append(
-                parse_instant_ns(at)
-                if columns.dated
-                else round(parse_number(at, columns.time, parsing.MOST_SECONDS * 8) * SECOND_NS)
-            )
-            input_lens.append(parse_length(prompt, columns.input_len))
-            output_lens.append(parse_length(answer, columns.output_len))
-        except ValueError as error:
-            raise lines.refusal(i, f"{error}") from None
-    found = (np.frombuffer(column, np.int64) for column in (times_ns, input_lens, output_lens))
+
+    def list_rows() -> Iterator[TimedRow]:
+        for i, (at, *lens) in read_sheet(lines, columns, name):
+            try:
+                time_ns = (
+                    parse_instant_ns(at)
+                    if is_dated
+                    else round(parse_number(at, columns[0], parsing.MOST_SECONDS * 8) * SECOND_NS)
+                )
+                prompt_len, answer_len = map(parse_length, lens, columns[1:])
+            except ValueError as error:
+                raise lines.refusal(i, f"{error}") from None
+            yield i, time_ns, prompt_len, answer_len, ()
+
+    rows = read_rows(lines, list_rows(), unit_ns=1)
     unsent = [name for name in read_header(lines) if any(word in name.lower() for word in _UNSENT)]
-    notes = tuple(f"the column {name} is not read: {_WITHOUT}" for name in unsent)
-    return replace(_make_sheet_rows(lines, *found), notes=notes)
-
-
-def _make_sheet_rows(lines: Lines, times_ns: Int64, input_lens: Int64, output_lens: Int64) -> TraceRows:
-    """Make trace rows of the columns without those with an empty prompt or answer, which `skipped` counts."""
-    after = (times_ns - times_ns[0]).astype(np.float64)
-    at_ns = find_elapsed_ns(after, 1, lambda i, why: lines.refusal(i + 1, why))
-    failed, empty = output_lens == 0, input_lens == 0
-    kept = np.flatnonzero(~failed & ~empty)
-    if not len(kept):
-        raise lines.file.refusal("no row has tokens in its prompt and in its answer")
-    counts = {FAILED: int(failed.sum()), EMPTY: int((empty & ~failed).sum())}
-    return TraceRows(
-        at_ns[kept],
-        input_lens[kept],
-        output_lens[kept],
-        lines.list_numbers()[kept + 1],
-        *make_no_hashes(len(kept)),
-        lines.path,
-        lines.digest(),
-        file_rows=len(times_ns),
-        skipped={why: count for why, count in counts.items() if count},
-    )
+    return replace(rows, notes=tuple(f"the column {name} is not read: {_WITHOUT}" for name in unsent))
 
 
 def parse_length(text: str, column: str) -> int:

@@ -22,7 +22,7 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.json_lines import Lines, explain_json
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.traces.call_order import SUBAGENT, RecordedCalls
-from loadgen.features.traces.trace_rows import NO_SAMPLING, Length, RecordedFields, SessionColumns, TraceRows
+from loadgen.features.traces.trace_rows import NO_SAMPLING, Length, RecordedFields, TraceColumns, TraceRows
 
 VERSION = 1
 HEAD_KEY = "workload"  # of the first row alone
@@ -93,7 +93,7 @@ def count_kept(before: Int64, blocks: Int64) -> int:
 def read_workload(lines: Lines) -> TraceRows:
     """Read a workload as the rows of a trace, sorted by time; raises UsageError that names the row."""
     head = read_head(lines)
-    columns, fields, i = SessionColumns(), _FieldColumns(), 0
+    columns, fields, i = TraceColumns(), _FieldColumns(), 0
     for i, session in enumerate(lines.decode_rows(WorkloadSession, 1), 1):
         if why := _add_session(columns, session, lines.number(i)):
             raise lines.refusal(i, why)
@@ -107,7 +107,7 @@ def read_workload(lines: Lines) -> TraceRows:
         *((_CANCELLED.format(head.cancelled),) if head.cancelled else ()),
     )
     others = {"file_rows": len(columns), "notes": notes, "recorded": fields.make()}
-    return columns.make(lines, head.block_size, **others)
+    return columns.make_sessions(lines, head.block_size, **others)
 
 
 def read_head(lines: Lines) -> WorkloadHead:
@@ -148,7 +148,7 @@ class _FieldColumns:
         return RecordedFields(tuple(map(dict, self._samplings)), sampling, cancel_ns, tokens)
 
 
-def _add_session(columns: SessionColumns, session: WorkloadSession, number: int) -> str:
+def _add_session(columns: TraceColumns, session: WorkloadSession, number: int) -> str:
     """Add the calls of a session; returns what is wrong with it, "" if nothing is."""
     calls, before, last_s = RecordedCalls(), list[int](), 0.0
     for agent, parent in enumerate(session.parents, 1):
