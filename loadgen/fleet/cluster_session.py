@@ -212,25 +212,15 @@ class ClusterFiring:
 
     @property
     def health(self) -> Health:
-        """The health of all capturing processes, by this machine's clock; NO_HEALTH before `merged`."""
+        """When all sent, by this machine's clock, and what; the rest of it is in the shards' facts."""
         if self.merged is None:
             return NO_HEALTH
-        client, records = self.merged.facts.client, self.merged.records
+        facts, records = self.merged.facts, self.merged.records
         began_ns = int(records.sent_ns[records.sent_ns > 0].min(initial=2**62)) if len(records) else 0
-        return Health(
-            started_ns=began_ns,
-            ended_ns=began_ns + int(client.wall_s * 1e9),
-            cpu_ns=int(client.cpu_s * 1e9),
-            backlog_bytes=client.backlog_bytes,
-            stopped_ns=int(client.stopped_s * 1e9),
-            clock_step_ns=int(client.clock_step_ms * 1e6),
-            late_bodies=client.late_bodies,
-            segments=client.segments,
-            dropped_segments=client.dropped_segments,
-            fallen_back=client.fallen_back,
-            held_segments=client.held_segments,
-            reconnects=client.reconnects,
-            bodies_digest=self.merged.facts.bodies_digest,
+        ended_ns = began_ns + int(facts.client.wall_s * 1e9)
+        digest = facts.bodies_digest
+        return msgspec.structs.replace(
+            NO_HEALTH, started_ns=began_ns, ended_ns=ended_ns, bodies_digest=digest
         )
 
     @property

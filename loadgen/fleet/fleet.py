@@ -165,30 +165,27 @@ class Fleet:
 
         A shard whose run cannot be fetched or read is marked as lost and left out.
         """
-        left = ((shard, self._fetch(shard, directory)) for shard in self.shards if not shard.lost)
-        return [(self._name_shard(shard), result) for shard, result in left if result is not None]
+        found = list[tuple[str, Result]]()
+        for shard in [shard for shard in self.shards if not shard.lost]:
+            (answer,) = self._ask_all(lambda _: ("fetch",), _FETCHED_S, shard)
+            if answer.lost:
+                shard.lost = answer.lost
+                continue
+            place = directory / f"shard-{shard.number}"
+            place.mkdir()
+            for name, content in answer.value.items():
+                write_whole(place / Path(name).name, content.tofile)
+            try:
+                found.append((self._name_shard(shard), run_directory.load(place)))
+            except UsageError as error:
+                shard.lost = self.explain_loss(shard) or str(error)
+        return found
 
     def explain_loss(self, shard: FleetShard) -> str:
         """Return why a shard left no whole run: lost, killed, failed or ended; "" if it is done."""
         return shard.lost or shard.killed or (
             "" if shard.status.done else shard.status.failed or shard.status.ended
         )  # fmt: skip
-
-    def _fetch(self, shard: FleetShard, directory: Path) -> Result | None:
-        """Write a shard's files below `directory` and load its run; sets `lost` if that fails."""
-        (answer,) = self._ask_all(lambda _: ("fetch",), _FETCHED_S, shard)
-        if answer.lost:
-            shard.lost = answer.lost
-            return None
-        place = directory / f"shard-{shard.number}"
-        place.mkdir()
-        for name, content in answer.value.items():
-            write_whole(place / Path(name).name, content.tofile)
-        try:
-            return run_directory.load(place)
-        except UsageError as error:
-            shard.lost = self.explain_loss(shard) or str(error)
-            return None
 
     def _read_clock(self, shard: FleetShard) -> ClockReading:
         """Measure a shard's clock against this one's; on one boot they are one. Raises MeasureError."""

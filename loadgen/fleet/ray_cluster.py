@@ -14,8 +14,8 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import msgspec
@@ -184,71 +184,40 @@ class Place(msgspec.Struct, frozen=True):
         return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=self.bundle)
 
 
-def plan_rounds(cpus: Mapping[str, float], shards: int, each: int) -> list[int]:
-    """Return how many shards of `each` CPUs every round places, no two of a round on one node.
-
-    `cpus` are the nodes' CPUs. Raises UsageError where there is no room for all shards.
-    """
-    rooms = [int(count // each) for count in cpus.values()]
-    if sum(rooms) < shards:
-        total = sum(cpus.values())
-        most = f"--shards {sum(rooms)}" if sum(rooms) else "add nodes"
+def check_room(cpus: Sequence[float], shards: int, each: int) -> None:
+    """Raise UsageError where nodes of so many CPUs have no room for all shards of `each` CPUs."""
+    room = sum(int(count // each) for count in cpus)
+    if room < shards:
+        most = f"--shards {room}" if room else "add nodes"
         raise UsageError(
             f"--shards {shards} need {shards * each} CPUs, {each} each (to capture, and to decode): "
-            f"the cluster's {len(cpus)} nodes have {total:g}, room for {sum(rooms)}: {most}"
+            f"the cluster's {len(cpus)} nodes have {sum(cpus):g}, room for {room}: {most}"
         )
-    sizes: list[int] = []
-    while shards > sum(sizes):
-        here = sum(room > len(sizes) for room in rooms)
-        sizes.append(min(here, shards - sum(sizes)))
-    return sizes
 
 
 @contextmanager
 def place_shards(ray: Any, shards: int, each: int, turn: Callable[[], None]) -> Iterator[list[Place]]:
     """Reserve a place of `each` CPUs for every shard, yield the places, and release them afterwards.
 
-    Raises UsageError and MeasureError, within a time limit, where there is no room. `turn` may raise.
+    Ray takes a node that has none before it takes one again. Raises UsageError and MeasureError, within a
+    time limit, where there is no room. `turn` may raise.
     """
-    groups: list[Any] = []
-    try:
+    with ExitStack() as stack:
         try:
             alive = (node for node in ray.nodes() if node["Alive"])
-            cpus = {node["NodeID"]: float(node["Resources"].get("CPU", 0.0)) for node in alive}
-            places = list(_place_rounds(ray, plan_rounds(cpus, shards, each), each, groups, turn))
+            check_room([float(node["Resources"].get("CPU", 0.0)) for node in alive], shards, each)
+            name = f"loadgen {secrets.token_hex(2)}"
+            group = ray.util.placement_group([{"CPU": each}] * shards, strategy="SPREAD", name=name)
+            stack.callback(ray.util.remove_placement_group, group)
+            if not wait_for_answers(ray, [group.ready()], _PLACED_S, turn, every=True):
+                free = ray.available_resources().get("CPU", 0.0)
+                raise MeasureError(
+                    f"no room for {shards} shards of {each} CPUs: {free:g} are free, others have the rest "
+                    "(ray status): lower --shards, or wait until they end"
+                )
         except ray.exceptions.RayError as error:
             raise MeasureError(f"the Ray cluster places nothing: {read_last_line(error)}") from None
-        yield places
-    finally:
-        for group in groups:
-            ray.util.remove_placement_group(group)
-
-
-def _place_rounds(
-    ray: Any, sizes: Sequence[int], each: int, groups: list[Any], turn: Callable[[], None]
-) -> Iterator[Place]:
-    """Reserve a placement group per round, on as many nodes as places, else on any, and yield its places.
-
-    Each group is added to `groups`, which the caller releases. Raises MeasureError if neither is free in 15
-    s.
-    """
-    run = secrets.token_hex(2)
-    for size in sizes:
-        for strategy in ("STRICT_SPREAD", "SPREAD"):
-            group = ray.util.placement_group(
-                [{"CPU": each}] * size, strategy=strategy, name=f"loadgen {run}-{len(groups)} {strategy}"
-            )
-            groups.append(group)
-            if wait_for_answers(ray, [group.ready()], _PLACED_S, turn, every=True):
-                yield from (Place(group, bundle) for bundle in range(size))
-                break
-            ray.util.remove_placement_group(groups.pop())
-        else:
-            free = ray.available_resources().get("CPU", 0.0)
-            raise MeasureError(
-                f"no room for {sum(sizes)} shards of {each} CPUs: {free:g} are free, others have the rest "
-                "(ray status): lower --shards, or wait until they end"
-            )
+        yield [Place(group, bundle) for bundle in range(shards)]
 
 
 class Node(msgspec.Struct, frozen=True):

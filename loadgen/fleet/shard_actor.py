@@ -7,7 +7,6 @@ would not survive that. It ends with the actor.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import shutil
 import signal
@@ -15,31 +14,22 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
-from loadgen.base import clock, parsing
-from loadgen.base.errors import UsageError
+from loadgen.base import clock
 from loadgen.base.files import open_refusing_link
-from loadgen.base.text import quote_value
-from loadgen.base.urls import check_headers, check_path, check_request_id_prefix
 from loadgen.engines.refusals import Adaptation
 from loadgen.features.shards.shard_clocks import find_boot_id
 from loadgen.plan.request_sources import Seed, WordCounts
-from loadgen.run.command import keywords
 from loadgen.run.command.credentials import NO_KEY
 from loadgen.run.command.options import Options
 from loadgen.run.command.progress import LiveTotals, Totals
 from loadgen.settings.run_settings import Tolerance
 from loadgen.settings.shard_settings import Share
-
-MOST_SHARES = 1 << 20
-_LEAST_PER_WORD = 0.01  # of tokens: no tokenizer has fewer
-_NO_ORDER = "the driver's order is not valid (is it the same loadgen there?)"
 
 EVENTS, OUTPUT, RUNS, TOTALS = "events", "output", "runs", "totals"
 MODULE = "loadgen.fleet.shard_process"
@@ -48,32 +38,12 @@ _LAST_WORDS = 400
 _ENDS_S = 10.0
 
 
-class OrderedOptions(TypedDict, total=False):
-    """What of the options a shard needs; the driver does the rest itself, or not at all."""
-
-    more_urls: list[str]
-    endpoint: str
-    model: str
-    served_model_name: str
-    tokenizer: str
-    vocab_size: int
-    insecure: bool
-    ca_cert: str
-    client_cert: str
-    client_key: str
-    transport: Literal["auto", "wire", "ring", "httpx"]
-    http2: bool
-    workers: int
-    max_consecutive_failures: int
-    max_duration_s: float
-    drain_timeout_s: float
-    gpus: int
-    save_detailed: bool
-    metadata: list[str]
-    label: str
-
-
-SENT = tuple(OrderedOptions.__annotations__)
+# What of the options a shard needs; the driver does the rest itself, or not at all.
+SENT = (
+    "more_urls", "endpoint", "model", "served_model_name", "tokenizer", "vocab_size", "insecure", "ca_cert",
+    "client_cert", "client_key", "transport", "http2", "workers", "max_consecutive_failures",
+    "max_duration_s", "drain_timeout_s", "gpus", "save_detailed", "metadata", "label",
+)  # fmt: skip
 
 
 class ShardOrder(msgspec.Struct, frozen=True):
@@ -120,38 +90,6 @@ class ShardOrder(msgspec.Struct, frozen=True):
             expect_plan=self.digest,
             **values,
         )
-
-
-def unpack_order(data: bytes) -> ShardOrder:
-    """Return the order in the bytes of `pack`, all values checked; raises UsageError, in one line."""
-    try:
-        order = msgspec.msgpack.decode(data, type=ShardOrder)
-        _check(order)
-        options = keywords.check_keywords(order.given, OrderedOptions, "an order")
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise UsageError(f"{_NO_ORDER}: {error}") from None
-    return replace(order, given=options)
-
-
-def _check(order: ShardOrder) -> None:
-    """Raise ValueError or UsageError if a value of the order is of the right type, but out of bounds."""
-    share, seed = order.share, order.seed
-    if not 0 <= share.number < share.of <= MOST_SHARES:
-        raise ValueError(f"there is no part {share.number} of {share.of}")
-    if not (0 <= seed.value <= parsing.MOST_SEED and 0 <= seed.repeat <= parsing.MOST_SEED):
-        raise ValueError("its seed is beyond any")
-    if foreign := sorted(order.given.keys() - set(SENT)):
-        raise ValueError(f"an order has no option {quote_value(foreign[0])}")
-    if order.given.get("workers") == "auto":
-        raise ValueError("workers is not a number")
-    for counts in order.word_counts.values():
-        if not (math.isfinite(counts.overhead) and _LEAST_PER_WORD <= counts.per_word < math.inf):
-            raise ValueError("its counts of words are of no tokenizer")
-    check_headers(order.headers.items(), "its headers")
-    check_request_id_prefix(order.request_id_prefix)
-    check_path(str(order.given.get("endpoint") or ""), "its endpoint")
-    if order.max_failures:
-        Tolerance.parse(order.max_failures)
 
 
 def pick_options(options: Options) -> dict[str, Any]:

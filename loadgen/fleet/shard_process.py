@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, cast
 
+import msgspec
 from msgspec.structs import replace
 
 from loadgen.base import signals
@@ -21,8 +22,8 @@ from loadgen.base.clock import SECOND_NS, SYSTEM_CLOCK
 from loadgen.base.errors import LoadgenError, MeasureError
 from loadgen.base.files import open_refusing_link
 from loadgen.base.signals import SIGNALS
-from loadgen.features.shards.shard_sender import Punctual, ShardSender, compute_lead_s
-from loadgen.fleet.shard_actor import EVENTS, LENGTH_BYTES, RUNS, TOTALS, ShardOrder, unpack_order
+from loadgen.features.shards.shard_sender import ShardSender, compute_lead_s, start_punctually
+from loadgen.fleet.shard_actor import EVENTS, LENGTH_BYTES, RUNS, TOTALS, ShardOrder
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
 from loadgen.run.attach import attach, collect_settings
@@ -32,7 +33,6 @@ from loadgen.run.measurement import measure
 from loadgen.settings.validation import validate_table
 from loadgen.transport.capture_process import end_with_parent
 
-MOST_ORDER_BYTES = 64 << 20  # of one: a profile, options, words
 _PIECE_BYTES = 1 << 16
 _LATEST_S = 3600  # until the common start
 _POLL_S = 0.01
@@ -48,11 +48,9 @@ class DriverLine:
         self.place, self._stdin = place, stdin
 
     def order(self) -> ShardOrder:
-        """Read the order from standard input; raises LoadgenError if it is too large or not valid."""
+        """Read the order of a driver of this version from standard input."""
         size = int.from_bytes(self._read(LENGTH_BYTES), "little")
-        if size > MOST_ORDER_BYTES:
-            raise MeasureError(f"the driver's order has {size} bytes, more than {MOST_ORDER_BYTES}")
-        return unpack_order(self._read(size))
+        return msgspec.msgpack.decode(self._read(size), type=ShardOrder)
 
     def report(self, event: str, text: str = "") -> None:
         """Append an event, its name and its text on one line, to the file that the actor reads."""
@@ -96,18 +94,10 @@ class DrivenSender(ShardSender):
 
         Raises MeasureError if the shard was not ready by then.
         """
-        start = Punctual(self.line.start())
-        gone = options.gone
-
-        def late_or_gone() -> bool:
-            if start.late_ns:
-                raise MeasureError(f"not ready until {start.late_ns / 1e9:.1f} s after the common start")
-            return gone()
-
-        while SYSTEM_CLOCK.now_ns() < start.instant_ns - int(compute_lead_s(made.streams) * SECOND_NS):
+        instant_ns = self.line.start()
+        while SYSTEM_CLOCK.now_ns() < instant_ns - int(compute_lead_s(made.streams) * SECOND_NS):
             time.sleep(_POLL_S)  # a signal ends it
-        options = replace(options, part=replace(options.part, start=start), gone=late_or_gone)
-        outcome = measure(made, options, watch)
+        outcome = measure(made, start_punctually(options, instant_ns, "the common start"), watch)
         self.line.report("measured")
         return outcome
 

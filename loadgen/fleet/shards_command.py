@@ -13,8 +13,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
-
 from loadgen.base.clock import SECOND_NS, SYSTEM_CLOCK, Clock
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.parsing import Parser, integer_between, parse_arguments
@@ -88,25 +86,25 @@ def main(argv: Sequence[str], clocks: Clock = SYSTEM_CLOCK) -> int:
         parser.print_help()
         return ExitCode.FIGURES if own else ExitCode.USAGE
     asked = parse_arguments(parser, own)
-    plan = plan_launch(asked.shards, flags)
-    for line in plan.warnings:
+    words, cpus, warnings = plan_launch(asked.shards, flags)
+    for line in warnings:
         warn(line)
-    print_text(_make_text(asked, plan, clocks), sys.stdout, end="")
+    print_text(_make_text(asked, words, cpus, clocks), sys.stdout, end="")
     return ExitCode.FIGURES
 
 
-def _make_text(asked: argparse.Namespace, plan: LaunchPlan, clocks: Clock) -> str:
+def _make_text(asked: argparse.Namespace, words: Sequence[str], cpus: int, clocks: Clock) -> str:
     """Fill the template of a launcher; raises UsageError for what it cannot hold."""
     texts = {
-        "SHARDS": str(plan.shards),
-        "CPUS": str(plan.cpus),
+        "SHARDS": str(asked.shards),
+        "CPUS": str(cpus),
         "NAME": asked.name,
         "AHEAD": str(asked.start_in),
-        "COMMAND": shlex.join(plan.words),
+        "COMMAND": shlex.join(words),
     }
     if asked.k8s:
         start_s = clocks.wall_ns() // SECOND_NS + asked.start_in
-        return _fill("kubernetes.yaml", texts | _describe_job(asked, plan, start_s))
+        return _fill("kubernetes.yaml", texts | _describe_job(asked, words, start_s))
     of_job = {name: getattr(asked, name) for name in ("image", "claim", "namespace", "secret", "memory")}
     if given := [name for name, value in of_job.items() if value is not None]:
         raise UsageError(f"--{given[0]} goes with --k8s")
@@ -117,7 +115,7 @@ def _make_text(asked: argparse.Namespace, plan: LaunchPlan, clocks: Clock) -> st
     return _fill("slurm.sh" if asked.slurm else "mpi.sh", texts)
 
 
-def _describe_job(asked: argparse.Namespace, plan: LaunchPlan, start_s: int) -> dict[str, str]:
+def _describe_job(asked: argparse.Namespace, words: Sequence[str], start_s: int) -> dict[str, str]:
     """Return what a Job has, in YAML, whose shards all begin at `start_s`, seconds since 1970.
 
     Raises UsageError for a name, a size of memory or a secret that Kubernetes would refuse.
@@ -138,8 +136,8 @@ def _describe_job(asked: argparse.Namespace, plan: LaunchPlan, start_s: int) -> 
     if asked.secret is not None and (not slash or "/" in key):
         raise UsageError(f"--secret {asked.secret}: give NAME/KEY, of a Secret that holds the API key")
     directory = f"{asked.name}-{start_s}"
-    shard = ("--shard", f"auto/{plan.shards}", "--start-at", str(start_s))
-    words = [*plan.words, *shard, "--run-dir", f"/runs/{directory}", "--quiet"]
+    shard = ("--shard", f"auto/{asked.shards}", "--start-at", str(start_s))
+    words = [*words, *shard, "--run-dir", f"/runs/{directory}", "--quiet"]
     return {
         "NAME": _quote(asked.name),
         "IMAGE": _quote(asked.image),
@@ -169,19 +167,12 @@ def _fill(name: str, texts: Mapping[str, str]) -> str:
     return _PLACE.sub(lambda place: texts[place[1]], "".join(kept))
 
 
-class LaunchPlan(msgspec.Struct, frozen=True):
-    """A command that several processes are to run: `bench` with its flags, and one seed for all."""
+def plan_launch(shards: int, flags: Sequence[str]) -> tuple[list[str], int, list[str]]:
+    """Return the command of every shard, of flags of `loadgen bench`; a seed is drawn where they have none.
 
-    shards: int
-    words: list[str]  # without what each shard is given for itself
-    cpus: int  # that a shard keeps busy at most
-    warnings: list[str]  # of values that are printed, and hold what seems to be a key
-
-
-def plan_launch(shards: int, flags: Sequence[str]) -> LaunchPlan:
-    """Plan a launch of shards with flags of `loadgen bench`; a seed is drawn where they have none.
-
-    Raises UsageError where they could not be those of a shard. `--workers auto` counts as one.
+    With it are the CPUs that a shard keeps busy at most, and warnings of values that are printed, and hold
+    what seems to be a key. `--workers auto` counts as one. Raises UsageError where the flags could not be
+    those of a shard.
     """
     words = list(flags[1:] if flags[:1] == ["bench"] else flags)
     options = parse(words)
@@ -191,12 +182,12 @@ def plan_launch(shards: int, flags: Sequence[str]) -> LaunchPlan:
     _check(options, shards)
     seed = [] if options.seed is not None else ["--seed", str(Seed.draw().value)]
     workers = max(options.workers, 1)  # of `auto` it is known only where the shards run
-    return LaunchPlan(
-        shards,
-        ["loadgen", "bench", *words, *seed],
-        _CPUS * workers,
-        [*_warn_of_headers(options), *_warn_of_secrets(words, options)],
-    )
+    warnings = list(_warn_of_secrets(words, options))
+    if options.headers:
+        names = ", ".join(options.headers)
+        where = "a key goes in the environment, or --api-key-file"
+        warnings.append(f"--header is printed as it was given ({names}): {where}")
+    return ["loadgen", "bench", *words, *seed], _CPUS * workers, warnings
 
 
 def _check(options: Options, shards: int) -> None:
@@ -219,14 +210,6 @@ def _check(options: Options, shards: int) -> None:
     most = workload.max_concurrency
     if most is not None and shards > most:
         raise UsageError(f"--shards {shards}: --max-concurrency {most} has slots for no more than {most}")
-
-
-def _warn_of_headers(options: Options) -> Iterator[str]:
-    if options.headers:
-        yield (
-            f"--header is printed as it was given ({', '.join(options.headers)}): a key goes in the "
-            "environment, or --api-key-file"
-        )
 
 
 def _warn_of_secrets(words: Sequence[str], options: Options) -> Iterator[str]:

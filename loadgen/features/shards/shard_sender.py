@@ -168,14 +168,10 @@ class StartWait:
             return options
         self.wait_until()
         instant_ns = self.start.instant_ns(self.clocks)
-        self._check_late(self.clocks.now_ns() - instant_ns)
-        start, gone = Punctual(instant_ns), options.gone
-
-        def late_or_gone() -> bool:
-            self._check_late(start.late_ns)
-            return gone()
-
-        return replace(options, part=replace(options.part, start=start), gone=late_or_gone)
+        advice = "nothing was measured; give a later instant, the same to all shards"
+        named = f"{START_AT} {self.start}: {advice}"
+        _check_late(self.clocks.now_ns() - instant_ns, named)
+        return start_punctually(options, instant_ns, named)
 
     @property
     def _left_s(self) -> float:
@@ -183,13 +179,24 @@ class StartWait:
         assert self.start is not None
         return (self.start.instant_ns(self.clocks) - self.clocks.now_ns()) / SECOND_NS
 
-    def _check_late(self, late_ns: int) -> None:
-        """Raise MeasureError if a process was ready only after the start, by `late_ns`."""
-        if late_ns > 0:
-            raise MeasureError(
-                f"not ready until {late_ns / SECOND_NS:.2g} s after {START_AT} {self.start}: nothing was "
-                "measured; give a later instant, the same to all shards"
-            )
+
+def start_punctually(options: TransportOptions, instant_ns: int, named: str) -> TransportOptions:
+    """Return the options with a start at an instant, which messages name.
+
+    Their `gone` raises MeasureError where a process was not ready by then.
+    """
+    start, gone = Punctual(instant_ns), options.gone
+
+    def late_or_gone() -> bool:
+        _check_late(start.late_ns, named)
+        return gone()
+
+    return replace(options, part=replace(options.part, start=start), gone=late_or_gone)
+
+
+def _check_late(late_ns: int, named: str) -> None:
+    if late_ns > 0:
+        raise MeasureError(f"not ready until {late_ns / SECOND_NS:.2g} s after {named}")
 
 
 def check_divisible(made: Plan, share: Share) -> None:
