@@ -244,6 +244,7 @@ class ClusterFiring:
         for _ in self.fleet.watch():
             totals = self.fleet.totals
             progress.note_totals(totals)
+            progress.counters = totals
             self._note(totals)
             yield
         self.fleet.read_clocks_again()

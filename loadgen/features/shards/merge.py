@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations, pairwise, starmap
+from itertools import chain, combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ _TIMES = {
 _MOST_RANGES = 8  # that are named
 _MOST_NAMED = 4  # different values of one fact that are listed
 _PATHS = {"dataset_path", "trace", "prompt_corpus"}  # each machine's own; the plan's digest holds the content
-Rule = Callable[["NamedValues"], Any]
+Rule = Callable[[Sequence[Any], Sequence["ShardRun"]], Any]  # joins the values of one fact, of each run
 _RUNS = "runs"
 
 
@@ -95,7 +95,18 @@ def check_shards(named: Sequence[tuple[str, Result]]) -> list[ShardRun]:
     """Return the shards in the order of their numbers; raises UsageError if they are not of one run."""
     if not named:
         raise UsageError("nothing to merge: name the run directories that the shards left")
-    runs = sorted(starmap(_make_shard_run, named), key=lambda run: run.shard.number)
+    runs = list[ShardRun]()
+    for place, result in named:
+        if result.facts.shards:
+            raise UsageError(f"{place} is merged already: name the run directories of the shards themselves")
+        if (shard := result.facts.shard) is None:
+            raise UsageError(f"{place} is not a shard: merge joins runs of `loadgen bench --shard I/N`")
+        if shard.number >= shard.of:
+            raise UsageError(
+                f"{place}: result.json is damaged: there is no shard {shard.name}, they count from 0"
+            )
+        runs.append(ShardRun(place, result, shard))
+    runs.sort(key=lambda run: run.shard.number)
     check_alike(runs)
     _check_apart(runs, count_planned(runs[0].facts))
     return runs
@@ -118,20 +129,6 @@ def _name_place(run: Run | Place) -> str:
     if not isinstance(run, Run):
         return os.fspath(run)
     return str(run.directory or f"the run of {run.result.facts.started:%H:%M:%S}")
-
-
-def _make_shard_run(place: str, result: Result) -> ShardRun:
-    """Make the facts of a shard with its place; raises UsageError if the run is no shard, or a merged one."""
-    shard = result.facts.shard
-    if result.facts.shards:
-        raise UsageError(f"{place} is merged already: name the run directories of the shards themselves")
-    if shard is None:
-        raise UsageError(f"{place} is not a shard: merge joins runs of `loadgen bench --shard I/N`")
-    if shard.number >= shard.of:
-        raise UsageError(
-            f"{place}: result.json is damaged: there is no shard {shard.name}, they count from 0"
-        )
-    return ShardRun(place, result, shard)
 
 
 def _check_apart(runs: Sequence[ShardRun], total: int | None) -> None:
@@ -370,13 +367,6 @@ def count_planned(facts: Facts) -> int | None:
     return facts.requests if profile.duration is None or profile.open_loop else None
 
 
-class NamedValues(msgspec.Struct, frozen=True):
-    """One fact of every shard, in order."""
-
-    values: tuple[Any, ...]
-    runs: tuple[ShardRun, ...]
-
-
 def join_facts(runs: Sequence[ShardRun]) -> dict[str, Any]:
     """Join the facts of shards by their rules, without those that the merge itself decides.
 
@@ -398,68 +388,45 @@ def _join_fields(
     joins: Mapping[str, Join], holders: Sequence[Any], runs: Sequence[ShardRun]
 ) -> dict[str, Any]:
     """Join each field of several holders (Facts or Client), one per shard, by its rule."""
-    every = tuple(runs)
     return {
-        name: RULES[join](NamedValues(tuple(getattr(holder, name) for holder in holders), every))
+        name: RULES[join]([getattr(holder, name) for holder in holders], runs)
         for name, join in joins.items()
         if join is not Join.DECIDED
     }
 
 
-def join_lines(shards: NamedValues) -> tuple[str, ...]:
+def join_lines(values: Sequence[Sequence[str]], runs: Sequence[ShardRun]) -> tuple[str, ...]:
     """Join lines, each once: one that all shards have unchanged, another after the names of its shards."""
     by_line: dict[str, list[str]] = {}
-    for run, lines in zip(shards.runs, shards.values, strict=True):
+    for run, lines in zip(runs, values, strict=True):
         for line in dict.fromkeys(lines):
             by_line.setdefault(line, []).append(run.name)
-    whole = len(shards.runs)
     return tuple(
-        line if len(names) == whole else f"{list_first(names, _MOST_NAMED)}: {line}"
+        line if len(names) == len(runs) else f"{list_first(names, _MOST_NAMED)}: {line}"
         for line, names in by_line.items()
     )
 
 
-def _join_words(shards: NamedValues) -> str:
-    """Join a line that shards have or lack: unchanged if all have it, else each with its shard."""
-    lines = join_lines(NamedValues(tuple((value,) if value else () for value in shards.values), shards.runs))
-    return "; ".join(lines)
-
-
-def _join_by_name(shards: NamedValues) -> dict[str, str]:
-    """Join tables of texts: of each name the different values of all shards."""
-    names = dict.fromkeys(name for values in shards.values for name in values)
-    return {name: _list_different([values.get(name, "") for values in shards.values]) for name in names}
-
-
-def _choose_counters(shards: NamedValues) -> Any:
-    """Return the first shard's counters without an error, else the first there are; None without any."""
-    known = [value for value in shards.values if value is not None]
-    return next((value for value in known if not value.error), known[0] if known else None)
-
-
-def _select_sending(shards: NamedValues) -> NamedValues:
+def _select_sending(values: Sequence[Any], runs: Sequence[ShardRun]) -> Sequence[Any]:
     """Return the values of shards that sent something, else of the first: others affect no figure."""
-    pairs = zip(shards.values, shards.runs, strict=True)
-    some = [(value, run) for value, run in pairs if len(run.records)] or [(shards.values[0], shards.runs[0])]
-    return NamedValues(tuple(value for value, _ in some), tuple(run for _, run in some))
+    return [value for value, run in zip(values, runs, strict=True) if len(run.records)] or values[:1]
 
 
-def join_clients(shards: NamedValues) -> Client:
+def join_clients(clients: Sequence[Client], runs: Sequence[ShardRun]) -> Client:
     """Join the capturing processes' reports: work is summed, of each fault the worst counts."""
-    joined = _join_fields(list_annotations(Client, Join), shards.values, shards.runs)
-    clients: Sequence[Client] = shards.values
+    joined = _join_fields(list_annotations(Client, Join), clients, runs)
     busiest_s = clients[0].busiest_cpu_s if len(clients) == 1 else max(client.busiest_s for client in clients)
     return Client(**{**joined, "busiest_cpu_s": busiest_s})
 
 
-def join_self_tests(shards: NamedValues) -> Calibration | None:
+def join_self_tests(values: Sequence[Calibration | None], runs: Sequence[ShardRun]) -> Calibration | None:
     """Join self-tests: that of the least able client, with the worst errors of all.
 
     None where one has none, or they used different transports. What several workers can do together is in
     proportion to their number: see Calibration.
     """
-    values = _select_sending(shards).values
-    measured: list[Calibration] = [value for value in values if value is not None]
+    values = _select_sending(values, runs)
+    measured = [value for value in values if value is not None]
     if len(measured) < len(values) or len({each.transport for each in measured}) > 1:
         return None
     least = min(measured, key=lambda each: each.capacity_of(1))
@@ -471,24 +438,29 @@ def join_self_tests(shards: NamedValues) -> Calibration | None:
 
 
 RULES: dict[Join, Rule] = {
-    Join.FIRST: lambda shards: shards.values[0],
-    Join.PRESENT: lambda shards: next(filter(None, shards.values), shards.values[0]),
-    Join.COMMON: lambda shards: (
-        shards.values[0] if all(value == shards.values[0] for value in shards.values) else None
-    ),
-    Join.DIFFERENT: lambda shards: _list_different(_select_sending(shards).values),
+    Join.FIRST: lambda values, runs: values[0],
+    Join.PRESENT: lambda values, runs: next(filter(None, values), values[0]),
+    Join.COMMON: lambda values, runs: values[0] if all(value == values[0] for value in values) else None,
+    Join.DIFFERENT: lambda values, runs: _list_different(_select_sending(values, runs)),
     Join.LINES: join_lines,
-    Join.WORDS: _join_words,
-    Join.VALUES: lambda shards: tuple(dict.fromkeys(value for values in shards.values for value in values)),
-    Join.SUM: lambda shards: sum(shards.values),
-    Join.LEAST: lambda shards: min(shards.values),
-    Join.MOST: lambda shards: max(shards.values),
-    Join.FARTHEST: lambda shards: max(shards.values, key=abs),
-    Join.ANY: lambda shards: any(shards.values),
-    Join.DIGEST: lambda shards: join_digests(shards.values),
-    Join.PLACES: lambda shards: tuple(sorted(place for values in shards.values for place in values)),
-    Join.BY_NAME: _join_by_name,
-    Join.COUNTERS: _choose_counters,
+    # A line that all have stays as it is, else each has its shard.
+    Join.WORDS: lambda values, runs: "; ".join(join_lines([[line] if line else [] for line in values], runs)),
+    Join.VALUES: lambda values, runs: tuple(dict.fromkeys(chain.from_iterable(values))),
+    Join.SUM: lambda values, runs: sum(values),
+    Join.LEAST: lambda values, runs: min(values),
+    Join.MOST: lambda values, runs: max(values),
+    Join.FARTHEST: lambda values, runs: max(values, key=abs),
+    Join.ANY: lambda values, runs: any(values),
+    Join.DIGEST: lambda values, runs: join_digests(values),
+    Join.PLACES: lambda values, runs: tuple(sorted(chain.from_iterable(values))),
+    Join.BY_NAME: lambda values, runs: {  # of each name the different texts of all
+        name: _list_different([texts.get(name, "") for texts in values])
+        for name in dict.fromkeys(chain.from_iterable(values))
+    },
+    # The first counters without an error, else the first there are.
+    Join.COUNTERS: lambda values, runs: min(
+        filter(None, values), key=lambda each: bool(each.error), default=None
+    ),
     Join.CLIENT: join_clients,
     Join.SELF_TEST: join_self_tests,
 }
@@ -570,7 +542,15 @@ def main(argv: Sequence[str]) -> int:
     shards = read_shards([expand_path(name) for name in asked.places])
     check_shards(shards)
     with print_one_object(asked.json) as results:
-        directory = _create_directory(asked.output, shards)
+        if asked.output is None:
+            name = next((run.facts.profile.name for _, run in shards), "") or "bench"
+            made = f"{name}-merged", read_wall_clock()
+            directory = files.create_directory(Path(_RUNS), *made, "--output")
+        else:
+            directory = expand_path(asked.output)
+            files.create_place(directory, "--output")
+            if run_directory.is_run(directory):
+                raise UsageError(f"{directory} holds a run already: choose another --output")
         run = merge_results(shards, directory)
         broken: list[Broken] = []
         shown = (run, asked.explain, asked.layout)
@@ -591,15 +571,3 @@ def main(argv: Sequence[str]) -> int:
             failed_on=find_failing(run, ["invalid"] if asked.strict else ()),
             written=not errors,
         )
-
-
-def _create_directory(output: str | None, shards: Sequence[tuple[str, Result]]) -> Path:
-    """Create the merged run's directory, `output` or below `runs`; raises UsageError if a run is there."""
-    if output is None:
-        name = next((run.facts.profile.name for _, run in shards), "") or "bench"
-        return files.create_directory(Path(_RUNS), f"{name}-merged", read_wall_clock(), "--output")
-    directory = expand_path(output)
-    files.create_place(directory, "--output")
-    if run_directory.is_run(directory):
-        raise UsageError(f"{directory} holds a run already: choose another --output")
-    return directory

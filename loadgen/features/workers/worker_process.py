@@ -50,34 +50,6 @@ class WorkerTask(msgspec.Struct, frozen=True):
     saturation: bool = False  # whether that is judged
 
 
-class EndedRows:
-    """Collects how requests ended since it was last emptied; `saturation`: and when they began."""
-
-    def __init__(self, saturation: bool) -> None:
-        self.rows: list[tuple[int, Failure | None]] = []
-        self.begun: list[BegunRequest] = []
-        self.saturation = saturation
-
-    def note(self, record: Record) -> None:
-        """Count a request with those just before that succeeded or failed as it did, and note when it began.
-
-        A row has the last failure; the begin is noted if saturation is judged and a first token came.
-        """
-        failure = record.failure
-        if self.rows and (self.rows[-1][1] is None) is (failure is None):
-            self.rows[-1] = (self.rows[-1][0] + 1, failure)
-        else:
-            self.rows.append((1, failure))
-        if self.saturation and (begun := read_begin(record)) is not None:
-            self.begun.append(begun)
-
-    def take(self, journal_error: str) -> EndedRequests:
-        """Return all that was noted since the last call, with the journal's error."""
-        ended = EndedRequests(self.rows, self.begun, journal_error)
-        self.rows, self.begun = [], []
-        return ended
-
-
 def work(task: WorkerTask, pipe: WorkerEnd, parent: int) -> None:
     """Do a worker's task in a process that was just forked, send its result, and exit; never returns.
 
@@ -111,16 +83,19 @@ def _run_task(task: WorkerTask, pipe: WorkerEnd) -> WorkerResult:
     """
     run = start_capture(task.job, task.transport, task.counters, with_parent=True)
     process = OneProcess(task.decoder, run, task.journal, StopRules())
-    progress, rows = Progress("", None, task.counters), EndedRows(task.saturation)
+    progress, ended = Progress("", None, task.counters), EndedRequests()
 
     def note(record: Record) -> None:
         progress.note(record)
-        rows.note(record)
+        ended.note(record, task.saturation)
 
     def publish() -> None:
+        nonlocal ended
         task.totals.publish(progress.totals)
-        if rows.rows:
-            pipe.send(rows.take(task.journal.error))
+        if ended.rows:
+            ended.journal_error = task.journal.error
+            pipe.send(ended)
+            ended = EndedRequests()
 
     for _ in process.decode_all(note, pipe.sock.fileno()):
         publish()
@@ -132,11 +107,21 @@ def _run_task(task: WorkerTask, pipe: WorkerEnd) -> WorkerResult:
 
 
 class EndedRequests(msgspec.Struct, tag="ended", array_like=True):
-    """Successive requests that ended alike since the last message: how many, and their failure."""
+    """How requests ended since the last message: successive ones that ended alike are counted together."""
 
-    rows: list[tuple[int, Failure | None]]
+    rows: list[tuple[int, Failure | None]] = []  # how many, and the failure of the last
     begun: list[BegunRequest] = []  # of those that saturation is judged by
     journal_error: str = ""  # why the worker's journal cannot be written
+
+    def note(self, record: Record, saturation: bool) -> None:
+        """Count a request; if saturation is judged and a first token came, note when it began."""
+        failure = record.failure
+        if self.rows and (self.rows[-1][1] is None) is (failure is None):
+            self.rows[-1] = (self.rows[-1][0] + 1, failure)
+        else:
+            self.rows.append((1, failure))
+        if saturation and (begun := read_begin(record)) is not None:
+            self.begun.append(begun)
 
 
 class WorkerResult(msgspec.Struct, tag="result", array_like=True):
@@ -190,15 +175,6 @@ class ParentEnd:
         with contextlib.suppress(OSError):  # it has ended by itself
             self.sock.send(_STOP)
 
-    def skip(self) -> None:
-        """Read once without blocking, discard that, and set `closed` if the worker's end is."""
-        try:
-            self.closed = not self.sock.recv(_PIECE_BYTES)
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.closed = True
-
     def messages(self) -> Iterator[WorkerMessage]:
         """Read once without blocking and yield the complete messages; a part of one is kept for later.
 
@@ -225,12 +201,6 @@ class ParentEnd:
         del self._buffer[:begin]
 
 
-def open_worker_pipe() -> tuple[WorkerEnd, ParentEnd]:
-    """Open a socket pair; return the worker's and the parent's end, to be divided after the fork."""
-    ours, theirs = socket.socketpair()
-    return WorkerEnd(ours), ParentEnd(theirs)
-
-
 class Queue:
     """An order that several processes of a closed loop take from, each when a slot is free.
 
@@ -240,8 +210,18 @@ class Queue:
     """
 
     def __init__(self, indices: Int64) -> None:
-        self._length = len(indices)
-        self._file = _make_shared_file(indices.astype(np.int64).tobytes()) if indices.size else -1
+        self._length, self._file = len(indices), -1
+        if not self._length:
+            return
+        made = os.memfd_create("loadgen-requests", os.MFD_CLOEXEC)
+        left = memoryview(indices.astype(np.int64).tobytes())
+        try:
+            while left:
+                left = left[os.write(made, left) :]
+            # The kernel locks the position of a file that was opened, and not of one that was made like this.
+            self._file = os.open(f"/proc/self/fd/{made}", os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            os.close(made)
 
     def __len__(self) -> int:
         return self._length
@@ -286,18 +266,6 @@ class Shared:
 
     def list_unanswered(self, sent: int, have: Collection[int]) -> list[int]:
         return [index for index in self.list_taken(sent) if index not in have]
-
-
-def _make_shared_file(data: bytes) -> int:
-    """Return an unnamed file's descriptor, with this content, whose position forked processes share."""
-    file, view = os.memfd_create("loadgen-requests", os.MFD_CLOEXEC), memoryview(data)
-    try:
-        while view:
-            view = view[os.write(file, view) :]
-        # The kernel locks the position of a file that was opened, and not of one that was made like this.
-        return os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        os.close(file)
 
 
 class Together:

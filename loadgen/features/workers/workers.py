@@ -12,9 +12,11 @@ import logging
 import os
 import select
 import signal
+import socket
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from itertools import chain
 
 import numpy as np
 from msgspec.structs import replace
@@ -31,11 +33,10 @@ from loadgen.features.workers.worker_process import (
     WorkerEnd,
     WorkerResult,
     WorkerTask,
-    open_worker_pipe,
     work,
 )
 from loadgen.plan.plan import Plan
-from loadgen.run.command.progress import LiveTotals, Progress, SentCounters, Totals
+from loadgen.run.command.progress import LiveTotals, Progress, Totals
 from loadgen.run.firing import (
     NO_HEALTH,
     DecodedTally,
@@ -61,25 +62,6 @@ _LIVELY_S = 2.0
 _LOST = Failure(FailureKind.LOST, "the worker that this request belonged to was lost")
 
 
-class SummedCounters:
-    """The sum of several capturing processes' counters."""
-
-    def __init__(self, several: list[Counters]) -> None:
-        self._several = several
-
-    @property
-    def sent(self) -> int:
-        return sum(counters.sent for counters in self._several)
-
-    @property
-    def ended(self) -> int:
-        return sum(counters.ended for counters in self._several)
-
-    @property
-    def reads(self) -> int:
-        return sum(counters.reads for counters in self._several)
-
-
 class Workers:
     """A plan while several workers send it; raises UsageError and MeasureError if they cannot begin."""
 
@@ -93,7 +75,6 @@ class Workers:
         self._queue: Queue | None = None
         self._journal_error = ""
         tasks = self._prepare_tasks()
-        self.counters: SentCounters = SummedCounters([task.counters for task in tasks])
         self.runs: list[WorkerRun] = []
         flush_standard_streams()
         try:
@@ -143,28 +124,36 @@ class Workers:
 
     def _fork(self, tasks: list[WorkerTask]) -> None:
         """Fork the workers, with pipes opened before, into `runs`; this process then gets SCHED_BATCH."""
-        parent = os.getpid()
-        with FORKING, ExitStack() as ends:
-            pipes: list[tuple[WorkerEnd, ParentEnd]] = []
-            for _ in tasks:
-                pipes.append(open_worker_pipe())
-                ends.callback(pipes[-1][0].sock.close)
-                ends.callback(self._close_unused, pipes[-1][1])
-            for number, (task, (theirs, ours)) in enumerate(zip(tasks, pipes, strict=True)):
-                pid = fork_process()
-                if not pid:
-                    for other, mine in pipes:  # or the end of one worker would not be noticed by the others
-                        mine.sock.close()
-                        if other is not theirs:
-                            other.sock.close()
-                    work(task, theirs, parent)
-                self.runs.append(WorkerRun(f"worker {number} of {self.workers}", task, ours, pid))
+        parent, pipes = os.getpid(), list[tuple[socket.socket, socket.socket]]()
+        with FORKING:
+            try:
+                for _ in tasks:
+                    pipes.append(socket.socketpair())
+                for number, (task, (theirs, ours)) in enumerate(zip(tasks, pipes, strict=True)):
+                    pid = fork_process()
+                    if not pid:
+                        for each in chain.from_iterable(pipes):
+                            if each is not theirs:  # or others would not notice the end of this worker
+                                each.close()
+                        work(task, WorkerEnd(theirs), parent)
+                    name = f"worker {number} of {self.workers}"
+                    self.runs.append(WorkerRun(name, task, ParentEnd(ours), pid))
+            finally:
+                for theirs, _ in pipes:
+                    theirs.close()
+                for _, ours in pipes[len(self.runs) :]:  # where one could not be forked
+                    ours.close()
         set_scheduling("SCHED_BATCH")
 
-    def _close_unused(self, end: ParentEnd) -> None:
-        """Close an end of a pipe that is of no worker, as after a failed fork."""
-        if all(run.pipe is not end for run in self.runs):
-            end.sock.close()
+    @property
+    def counters(self) -> Totals:
+        """Counts of requests sent and ended, and of reads, by all capturing processes."""
+        several = [run.task.counters for run in self.runs]
+        return Totals(
+            sent=sum(each.sent for each in several),
+            ended=sum(each.ended for each in several),
+            reads=sum(each.reads for each in several),
+        )
 
     @property
     def died(self) -> str:
@@ -201,7 +190,12 @@ class Workers:
             poll.register(file, select.POLLIN)
         turn_ns = clock.now_ns()
         while by_file:
-            started = self._is_started()
+            now_ns = clock.now_ns()
+            if self.together is None:
+                started = self.options.part.start.begin_ns(now_ns) <= now_ns
+            else:
+                ended = {number for number, run in enumerate(self.runs) if not run.pid}
+                started = self.together.release(now_ns, ended)
             ready = poll.poll((_TURN_S if started else _START_TURN_S) * 1000)
             for file, _ in ready:
                 self._hear(by_file[file])
@@ -220,14 +214,6 @@ class Workers:
         self._count(progress)
         self._account(progress)
         self.journal.finish()
-
-    def _is_started(self) -> bool:
-        """Whether the first request may have been sent; sets the common start once all workers are ready."""
-        now_ns = clock.now_ns()
-        if self.together is None:
-            return self.options.part.start.begin_ns(now_ns) <= now_ns
-        ended = {number for number, run in enumerate(self.runs) if not run.pid}
-        return self.together.release(now_ns, ended)
 
     def _hear(self, run: WorkerRun) -> None:
         """Read a worker's messages: pass outcomes to the rules, keep its result, journal what it could not.
@@ -253,6 +239,7 @@ class Workers:
         """Pass the sum of the workers' totals to the progress, and set the journal's count of requests."""
         totals = Totals.join(run.task.totals.read() for run in self.runs)
         progress.note_totals(totals)
+        progress.counters = self.counters
         self.journal.requests = totals.decoded
 
     def _judge_silence(self, runs: list[WorkerRun], passed_s: float, started: bool) -> None:
@@ -392,7 +379,7 @@ class WorkerRun:
         poll = select.poll()
         poll.register(self.pipe.sock, select.POLLIN)
         while not self.pipe.closed and poll.poll(left_ms):
-            self.pipe.skip()
+            deque(self.pipe.messages(), maxlen=0)
             left_ms = max(0.0, deadline_s - time.monotonic()) * 1000
         self.note_end()
 

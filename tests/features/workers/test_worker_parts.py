@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,13 @@ from builders.loops import loop_over
 from fakes.scripted_server import job_of, target_of
 from loadgen.features.workers.worker_process import (
     EndedRequests,
-    EndedRows,
+    ParentEnd,
     Queue,
     Shared,
     Together,
+    WorkerEnd,
     WorkerMessage,
     WorkerResult,
-    open_worker_pipe,
 )
 from loadgen.features.workers.workers import join_health
 from loadgen.records.record import Record
@@ -73,7 +74,8 @@ ROWS = EndedRequests([(3, None), (2, REFUSED)], [(7, 10, 20)], "no space")
 
 
 def test_a_pipe_delivers_messages_whole_in_whatever_pieces_they_come() -> None:
-    theirs, ours = open_worker_pipe()
+    near, far = socket.socketpair()
+    theirs, ours = WorkerEnd(near), ParentEnd(far)
     theirs.sock.setblocking(False)
     pieces: list[bytes] = []
 
@@ -100,11 +102,10 @@ def test_what_saturation_is_judged_by_travels_only_where_it_is_judged() -> None:
     begun = Record(7, 0, 5, 10, 30, arrival_ns=np.array([20]), tokens=np.ones(1, np.int64))
     refused = Record(8, 0, 5, 10, 30, failure=REFUSED)
     for judged, sent in ((True, [(7, 10, 20)]), (False, [])):
-        rows = EndedRows(judged)
+        ended = EndedRequests()
         for record in (begun, refused):
-            rows.note(record)
-        assert rows.take("") == EndedRequests([(1, None), (1, REFUSED)], sent)
-        assert rows.take("full") == EndedRequests([], [], "full")
+            ended.note(record, judged)
+        assert ended == EndedRequests([(1, None), (1, REFUSED)], sent)
 
 
 def test_the_health_of_several_is_their_sum_or_their_worst() -> None:
