@@ -227,7 +227,12 @@ def find_stalls(timeline: Timeline, records: Records) -> EngineStalls:
     excess_ns = (end_ns - begin_ns - step_ns).clip(0)
     begins_row = np.append(True, begin_ns[1:] - end_ns[:-1] > _ROW * step_ns[1:])[: len(begin_ns)]
     prompts = _find_prompts(timeline, records, begins_row, excess_ns)
-    owner = _find_owners(prompts, len(begin_ns))
+    owner = np.full(len(begin_ns), -1, np.int64)  # the longest prompt that may explain each stall
+    rows = np.flatnonzero(prompts.stalled)
+    np.maximum.at(owner, prompts.last[rows], rows)
+    for row in rows[prompts.first[rows] < prompts.last[rows]].tolist():
+        part = owner[prompts.first[row] : prompts.last[row] + 1]
+        np.maximum(part, row, out=part)
     of_prompt = owner >= 0
     rows_ns = np.bincount(np.cumsum(begins_row), np.where(of_prompt, 0, excess_ns)).astype(np.int64)
     limit_ns = np.minimum(_limit_ns(prompts), prompts.excess_ns)
@@ -358,17 +363,6 @@ def _separate_prompts(first: Int64, last: Int64, tokens: Int64) -> Int64:
             first[row] = longer[-1][1] + 1
         longer.append((size, end))
     return first
-
-
-def _find_owners(prompts: _Prompts, stalls: int) -> Int64:
-    """Find the longest prompt that may explain each stall, by its row, int64[stalls]; -1: none."""
-    owner = np.full(stalls, -1, np.int64)
-    rows = np.flatnonzero(prompts.stalled)
-    np.maximum.at(owner, prompts.last[rows], rows)
-    for row in rows[prompts.first[rows] < prompts.last[rows]].tolist():
-        part = owner[prompts.first[row] : prompts.last[row] + 1]
-        np.maximum(part, row, out=part)
-    return owner
 
 
 def _judge_prompts(

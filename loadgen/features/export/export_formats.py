@@ -167,7 +167,8 @@ def _describe_load(run: Result) -> dict[str, Any]:
     lengths = _describe_lengths(facts, prompt, prompts)
     if not lengths:
         return {}
-    native = {"config": _list_workload(facts)}
+    config = profile.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    native = {"config": dict(make_strict(config))}
     rate = facts.planned_rate_per_s
     standardized: dict[str, Any] = {
         "tool": "loadgen",
@@ -189,11 +190,6 @@ def _describe_load(run: Result) -> dict[str, Any]:
         "standardized": standardized,
         "native": native,
     }
-
-
-def _list_workload(facts: Facts) -> dict[str, Any]:
-    """List the keys of a run's workload whose values are not the defaults, as strict JSON."""
-    return dict(make_strict(facts.profile.model_dump(mode="json", by_alias=True, exclude_defaults=True)))
 
 
 def _describe_lengths(facts: Facts, asked: int | None, counted: NDArray[Any] | None) -> dict[str, Any]:
@@ -232,7 +228,14 @@ def _list_figures(run: Result) -> dict[str, Any]:
             requests[name] = _summarize("count", lens.astype(np.float64))
     ranked = rank_latencies(run, tuple(_REPORT_RANKS))
     latency = {
-        name: _encode_distribution(unit, ranked[key])
+        name: {
+            "units": unit,
+            "mean": ranked[key].mean_ms,
+            "stddev": ranked[key].std_ms,
+            "min": ranked[key].min_ms,
+            **{rank_name: ranked[key].percentiles_ms[rank] for rank, rank_name in _REPORT_RANKS.items()},
+            "max": ranked[key].max_ms,
+        }
         for name, (key, unit) in _REPORT_LATENCIES.items()
         if key in ranked
     }
@@ -245,17 +248,6 @@ def _list_figures(run: Result) -> dict[str, Any]:
         throughput["input_token_rate"] = {"units": "tokens/s", "mean": metrics.input_throughput_per_s}
     parts = {"requests": requests, "latency": latency, "throughput": throughput}
     return {name: part for name, part in parts.items() if part}
-
-
-def _encode_distribution(unit: str, figure: Distribution) -> dict[str, Any]:
-    return {
-        "units": unit,
-        "mean": figure.mean_ms,
-        "stddev": figure.std_ms,
-        "min": figure.min_ms,
-        **{name: figure.percentiles_ms[rank] for rank, name in _REPORT_RANKS.items()},
-        "max": figure.max_ms,
-    }
 
 
 def _summarize(unit: str, values: NDArray[np.float64]) -> dict[str, Any]:

@@ -137,7 +137,12 @@ class PacketRing:
         if not self.bound:
             # Any interface: it may come and go. And of one interface the packets would come after TCP had
             # handled them, with later timestamps.
-            _bind(self.sock, self.headers.protocol, interface=0)
+            protocol = socket.htons(self.headers.protocol)
+            # By a system call: Python's `bind` cannot name "any interface" (0).
+            address = _SOCKADDR.pack(socket.AF_PACKET, protocol, 0, 0, 0, 0, b"")
+            if ctypes.CDLL(None, use_errno=True).bind(self.sock.fileno(), address, len(address)):
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number))
             self.bound = True
 
     def take(self) -> Frames | None:
@@ -191,12 +196,3 @@ class PacketRing:
         """Close the socket; the memory is freed with the last array that refers to it."""
         self.lost += self._read_drops()
         self.sock.close()
-
-
-def _bind(sock: socket.socket, protocol: int, interface: int) -> None:
-    """Bind a packet socket by a system call: Python's cannot name "any interface" (0); raises OSError."""
-    address = _SOCKADDR.pack(socket.AF_PACKET, socket.htons(protocol), interface, 0, 0, 0, b"")
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.bind(sock.fileno(), address, len(address)):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))

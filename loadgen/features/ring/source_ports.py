@@ -124,8 +124,14 @@ class SourcePorts:
             for i in range(size):
                 port = low + (first + i) % size
                 # A connection from the server's own port is one to itself where no server listens.
-                sock = None if port in self.ports or port == self._servers_port else self._bind_port(port)
-                if sock is not None:
+                if port in self.ports or port == self._servers_port:
+                    continue
+                sock = self.network.socket(self.family)
+                try:  # without reuse: no other program can take the port then
+                    sock.bind((self.local[0], port, *self.local[2:]))
+                except OSError:
+                    sock.close()
+                else:
                     sockets.append((sock, port))
                 if len(sockets) == count:
                     break
@@ -134,16 +140,6 @@ class SourcePorts:
             return sockets
         _close_sockets(sockets)
         return None
-
-    def _bind_port(self, port: int) -> Socket | None:
-        """Bind a socket to a port if it is free; without reuse, no other program can take it then."""
-        sock = self.network.socket(self.family)
-        try:
-            sock.bind((self.local[0], port, *self.local[2:]))
-        except OSError:
-            sock.close()
-            return None
-        return sock
 
 
 def _close_sockets(found: Iterable[tuple[Socket, int]]) -> None:

@@ -393,20 +393,14 @@ def list_bound_figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], 
         max_concurrency=facts.profile.max_concurrency,
     )
     figures = list_figures(metrics, replace(facts.block(), selected=selected))
-    return figures | _list_acceptance(facts, metrics), load
-
-
-def _list_acceptance(facts: Facts, metrics: Metrics) -> dict[str, float]:
-    """Return the tokens a step of a server that speculates, by its counters, else by messages; {} if unknown.
-
-    Of T tokens after the first, T − accepted had a step of their own.
-    """
     tokens, window = metrics.total_output_tokens - metrics.completed, facts.own_window
-    if not facts.speculates or tokens <= 0:
-        return {}
-    accepted = None if window is None else window.accepted_tokens
-    steps = metrics.itl.n if accepted is None else tokens - accepted
-    return {"acceptance_length": tokens / steps} if steps > 0 else {}
+    if facts.speculates and tokens > 0:
+        # Of T tokens after the first, T − accepted had a step of their own; without counters, each message.
+        accepted = None if window is None else window.accepted_tokens
+        steps = metrics.itl.n if accepted is None else tokens - accepted
+        if steps > 0:
+            figures["acceptance_length"] = tokens / steps
+    return figures, load
 
 
 @suspect(

@@ -256,7 +256,12 @@ def parse_scheme(word: str, group: int | None = None) -> Scheme | None:
         return Scheme("BF16", 16.0)
     if name == "FP32":
         return Scheme("FP32", 16.0, assumed="engines load FP32 in 16 bits")
-    return _parse_gguf(name) or _parse_float(name, word) or _parse_integer(name, word, group)
+    if (scheme := _parse_gguf(name)) is not None:
+        return scheme
+    for mark, bits, computes_in in _FLOATS:
+        if mark in name:  # it computes in bf16 if activations have 16 bits
+            return Scheme(word, bits, "bf16" if "A16" in name else computes_in)
+    return _parse_integer(name, word, group)
 
 
 def _parse_gguf(name: str) -> Scheme | None:
@@ -271,14 +276,6 @@ def _parse_gguf(name: str) -> Scheme | None:
             name if bits else "GGUF-Q4_K_M", bits or _GGUF["Q4_K_M"], everything=True, assumed=assumed
         )
     return Scheme(f"GGUF-{kind}", bits, everything=True) if bits and re.match(r"(I?Q|TQ)\d", kind) else None
-
-
-def _parse_float(name: str, word: str) -> Scheme | None:
-    """Parse a scheme of FP4 or FP8; it computes in bf16 if activations have 16 bits; None for another."""
-    for mark, bits, computes_in in _FLOATS:
-        if mark in name:
-            return Scheme(word, bits, "bf16" if "A16" in name else computes_in)
-    return None
 
 
 def _parse_integer(name: str, word: str, group: int | None) -> Scheme | None:

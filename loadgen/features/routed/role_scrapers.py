@@ -46,7 +46,7 @@ def parse_metrics_urls(texts: Sequence[str]) -> list[MetricsUrl]:
                 f"{FLAG} {place.shown}: this URL is given twice, and its counters would be summed twice: "
                 "give each once"
             )
-    forms = [(_name_short(place), _name_whole(place)) for place in places]
+    forms = [_list_names(place) for place in places]
     counts = [Counter(names) for names in zip(*forms, strict=True)]
     named = []
     for i, (place, names) in enumerate(zip(places, forms, strict=True), 1):
@@ -76,19 +76,14 @@ def _parse_url(text: str) -> MetricsUrl:
     return MetricsUrl(role, "", f"{parts.scheme}://{parts.netloc}", path)
 
 
-def _name_short(place: MetricsUrl) -> str:
-    name = _name_whole(place)
-    host = read_host(place.origin)
+def _list_names(place: MetricsUrl) -> tuple[str, str]:
+    host, port = read_host(place.origin), read_port(place.origin)
+    whole = f"{f'[{host}]' if ':' in host else host}:{port}"
     try:
         ip_address(host)
     except ValueError:
-        return name.replace(host, host.partition(".")[0], 1)
-    return name
-
-
-def _name_whole(place: MetricsUrl) -> str:
-    host = read_host(place.origin)
-    return f"{f'[{host}]' if ':' in host else host}:{read_port(place.origin)}"
+        return f"{host.partition('.')[0]}:{port}", whole
+    return whole, whole
 
 
 class RoleScraper(MetricsScraper):

@@ -44,7 +44,16 @@ def targets_unequal(run: RunEvidence) -> Evidence | None:
     if len(run.facts.targets) < 2:
         return None
     of = number_targets(run.facts.targets, run.records)
-    return join_evidence([*_list_failing(run, of), *_list_slower(run, of)])
+    failed, failing = run.per_request.failed & (of >= 0), list[Evidence]()
+    total, requests = int(failed.sum()), int((of >= 0).sum())
+    chance = CHANCE / len(run.facts.targets)
+    for number, url in enumerate(run.facts.targets):
+        ours = of == number
+        count, share = int((failed & ours).sum()), float(ours.mean()) * len(of) / max(requests, 1)
+        if count > FAILED * ours.sum() and _compute_chance(count, total, share) < chance:
+            others = f"{total - count} of all others"
+            failing.append(f"{count} of {int(ours.sum())} requests to {url} failed, {others}")
+    return join_evidence([*failing, *_list_slower(run, of)])
 
 
 def _list_slower(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
@@ -84,18 +93,6 @@ def _list_slower(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
                 f"median {name} of {url} is {mine:.4g} ms, of the others {others:.4g} ms, and higher in each "
                 f"of {PARTS} successive parts"
             )
-
-
-def _list_failing(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
-    """Yield a sentence on each target with over 1 % failed requests, more than chance explains."""
-    failed = run.per_request.failed & (of >= 0)
-    total, requests = int(failed.sum()), int((of >= 0).sum())
-    chance = CHANCE / len(run.facts.targets)
-    for number, url in enumerate(run.facts.targets):
-        ours = of == number
-        count, share = int((failed & ours).sum()), float(ours.mean()) * len(of) / max(requests, 1)
-        if count > FAILED * ours.sum() and _compute_chance(count, total, share) < chance:
-            yield f"{count} of {int(ours.sum())} requests to {url} failed, {total - count} of all others"
 
 
 def _compute_chance(count: int, total: int, share: float) -> float:

@@ -124,7 +124,9 @@ def pack_times(span: Any) -> bytes:
     times_ns, of_request = [UNKNOWN] * len(_TIMES), False
     for pair in span.attributes:
         if (place := _PLACES.get(pair.key)) is not None:
-            times_ns[place], of_request = _read_ns(pair.value), True
+            kind, of_request = pair.value.WhichOneof("value"), True
+            time_s = getattr(pair.value, kind) if kind in ("double_value", "int_value") else UNKNOWN
+            times_ns[place] = round(time_s * SECOND_NS) if 0 <= time_s <= _MOST_S else UNKNOWN
     trace = span.trace_id
     if not of_request or len(trace) != TRACE_BYTES:
         return b""
@@ -137,15 +139,6 @@ def pack_times(span: Any) -> bytes:
 def split_trace(trace: int) -> tuple[int, int]:
     """Split a trace id, of 128 bits, into its halves."""
     return trace >> 64, trace & (1 << 64) - 1
-
-
-def _read_ns(value: Any) -> int:
-    """Convert an attribute in seconds to ns; UNKNOWN if it is no number, below 0 or over 11 days."""
-    kind = value.WhichOneof("value")
-    if kind not in ("double_value", "int_value"):
-        return UNKNOWN
-    time_s = getattr(value, kind)
-    return round(time_s * SECOND_NS) if 0 <= time_s <= _MOST_S else UNKNOWN
 
 
 class SpanJoin:

@@ -26,8 +26,9 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData, PeriodicExportingMetricReader
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import SpanKind, Status, StatusCode
@@ -59,22 +60,15 @@ _CHUNKS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0
 _TOKENS = tuple(float(4**power) for power in range(14))
 
 
-class _Histogram(msgspec.Struct, frozen=True):
-    """A metric of all requests, by its name in the conventions."""
-
-    name: str
-    unit: str
-    description: str
-    boundaries: tuple[float, ...]
-
-
-_DURATION = _Histogram("gen_ai.client.operation.duration", "s", "GenAI operation duration.", _DURATIONS)
-_FIRST = _Histogram(
-    "gen_ai.client.operation.time_to_first_chunk", "s", "Time to the first message with a token.", _CHUNKS
-)
-_USAGE = _Histogram(
-    "gen_ai.client.token.usage", "{token}", "Number of input and output tokens used.", _TOKENS
-)
+# The histograms of all requests, by their names in the conventions: unit, description, boundaries.
+_DURATION = "gen_ai.client.operation.duration"
+_FIRST = "gen_ai.client.operation.time_to_first_chunk"
+_USAGE = "gen_ai.client.token.usage"
+_HISTOGRAMS = {
+    _DURATION: ("s", "GenAI operation duration.", _DURATIONS),
+    _FIRST: ("s", "Time to the first message with a token.", _CHUNKS),
+    _USAGE: ("{token}", "Number of input and output tokens used.", _TOKENS),
+}
 
 
 class _NextIds(IdGenerator):
@@ -87,21 +81,6 @@ class _NextIds(IdGenerator):
 
     def generate_span_id(self) -> int:
         return self.span
-
-
-class _Ended(SpanProcessor):
-    """Collects the spans that have ended; a queue of the SDK's drops them when it is full."""
-
-    def __init__(self) -> None:
-        self.spans: list[ReadableSpan] = []
-
-    def on_end(self, span: ReadableSpan) -> None:
-        self.spans.append(span)
-
-    def take(self) -> list[ReadableSpan]:
-        """Return the spans since the last call."""
-        taken, self.spans = self.spans, []
-        return taken
 
 
 class _Reasons(logging.Filter):
@@ -150,7 +129,7 @@ class SpanSink:
         self.reason = ""  # why some were lost
         self.failing = False  # the last export failed
         self._labels = Labels(known)
-        self._next, self._ended, self._reasons = _NextIds(), _Ended(), _Reasons()
+        self._next, self._ended, self._reasons = _NextIds(), InMemorySpanExporter(), _Reasons()
         self._calls = 0
         self._exporter: OTLPSpanExporter | None = None
 
@@ -201,23 +180,20 @@ class SpanSink:
         provider = TracerProvider(
             sampler=ALWAYS_ON, resource=resource, id_generator=self._next, shutdown_on_exit=False
         )
-        provider.add_span_processor(self._ended)
+        provider.add_span_processor(SimpleSpanProcessor(self._ended))
         self._tracer = provider.get_tracer("loadgen", __version__)
         self._metric_exporter = _MetricExporter(endpoint=place and f"{place}metrics")
         # Without an interval of its own it has no thread: this one collects.
         self._reader = PeriodicExportingMetricReader(self._metric_exporter, math.inf)
         views = [
-            View(
-                instrument_name=each.name,
-                aggregation=ExplicitBucketHistogramAggregation(list(each.boundaries)),
-            )
-            for each in (_DURATION, _FIRST, _USAGE)
+            View(instrument_name=name, aggregation=ExplicitBucketHistogramAggregation(boundaries))
+            for name, (_, _, boundaries) in _HISTOGRAMS.items()
         ]
         meters = MeterProvider((self._reader,), resource, views=views, shutdown_on_exit=False)
         meter = meters.get_meter("loadgen", __version__)
         self._metrics = {
-            each.name: meter.create_histogram(each.name, each.unit, each.description)
-            for each in (_DURATION, _FIRST, _USAGE)
+            name: meter.create_histogram(name, unit, description)
+            for name, (unit, description, _) in _HISTOGRAMS.items()
         }
         for name in _LOGGERS:
             logging.getLogger(name).addFilter(self._reasons)
@@ -227,7 +203,8 @@ class SpanSink:
         assert self._exporter is not None
         for span in list_spans(records, rows, self._labels):
             self._make(span)
-        exporter, made, broken = self._exporter, self._ended.take(), list[Broken]()
+        exporter, made, broken = self._exporter, self._ended.get_finished_spans(), list[Broken]()
+        self._ended.clear()
         # Older versions of the SDK raise where nothing listens.
         taken = make_guarded(self.name, lambda: exporter.export(made), SpanExportResult.FAILURE, broken)
         self.failing = taken is not SpanExportResult.SUCCESS
@@ -255,12 +232,12 @@ class SpanSink:
         names = (*self._labels.common, "server.address", "server.port")
         labels = {name: row.attributes[name] for name in names}
         error = {"error.type": row.attributes["error.type"]} if "error.type" in row.attributes else {}
-        self._metrics[_DURATION.name].record((row.end_ns - row.start_ns) / SECOND_NS, {**labels, **error})
+        self._metrics[_DURATION].record((row.end_ns - row.start_ns) / SECOND_NS, {**labels, **error})
         if (first_s := row.attributes.get(_FIRST_CHUNK)) is not None:
-            self._metrics[_FIRST.name].record(first_s, labels)
+            self._metrics[_FIRST].record(first_s, labels)
         for kind in ("input", "output"):
             if (used := row.attributes.get(f"gen_ai.usage.{kind}_tokens")) is not None:
-                self._metrics[_USAGE.name].record(used, {**labels, "gen_ai.token.type": kind})
+                self._metrics[_USAGE].record(used, {**labels, "gen_ai.token.type": kind})
 
     def _send_metrics(self) -> None:
         make_guarded(self.name, self._reader.collect, None, [])
