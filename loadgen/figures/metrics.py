@@ -153,6 +153,9 @@ def compute_metrics(records: Records, ask: MetricOptions) -> Metrics:
     reasons = dict(counts.most_common(_MOST_REASONS))
     if rare := counts.total() - sum(reasons.values()):
         reasons["other"] = reasons.get("other", 0) + rare
+    failures = records.failed
+    firsts = {failure.kind.value: failure.detail for failure in reversed(failures)}
+    kinds = Counter(failure.kind.value for failure in failures)
     return Metrics(
         streamed=ask.streamed,
         requests=len(records),
@@ -179,7 +182,7 @@ def compute_metrics(records: Records, ask: MetricOptions) -> Metrics:
         goodput_per_s=None if met_count is None else _per_s(met_count, duration_s),
         slo_attainment=None if met_count is None else met_count / max(completed + failed, 1),
         **distributions,
-        failures=_tally_failures(records),
+        failures={kind: FailureTally(n, firsts[kind]) for kind, n in kinds.most_common()},
         health=ClientHealth.from_records(records, each.first_ns),
         **_measure_prefill(records, each),
         output_throughput_per_gpu_per_s=_per_s(outputs, duration_s) / ask.gpus if ask.gpus else None,
@@ -307,13 +310,6 @@ def _measure_gaps(
     )
     single = all((tokens == 1).all() for _, tokens in list_gaps_by_block())
     return itl, itl if single else Distribution.from_pieces(per_token, percentiles)
-
-
-def _tally_failures(records: Records) -> dict[str, FailureTally]:
-    failures = records.failed
-    firsts = {failure.kind.value: failure.detail for failure in reversed(failures)}
-    counts = Counter(failure.kind.value for failure in failures)
-    return {kind: FailureTally(n, firsts[kind]) for kind, n in counts.most_common()}
 
 
 class ClientHealth(msgspec.Struct, frozen=True):

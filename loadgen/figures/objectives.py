@@ -472,6 +472,12 @@ def _judge(objective: Objective, samples: _Samples, records: Records) -> Objecti
         # Failed requests were counted, whatever they waited for: of them each is one.
         fast = find_lower_place(n, independent, rank)
 
+    dispersion = 1.0  # how many times more the counts of slow samples vary between parts than by chance
+    if n:
+        slowest = order[math.ceil(choose_slow_rank(objective) * n) - 1]
+        slow = samples.slowness > samples.slowness[slowest]
+        dispersion = measure_dispersion(_count_batches(samples.request, slow, records))
+
     def bound(place: int | None) -> float | None:
         # Of failed requests 0, not -0.
         return None if place is None else float(samples.slowness[order[place]]) / unit + 0.0
@@ -484,20 +490,9 @@ def _judge(objective: Objective, samples: _Samples, records: Records) -> Objecti
         bound=bound(find_upper_place(n, independent, rank)),
         fast_bound=bound(fast),
         batches=_count_batches(samples.request, over, records),
-        dispersion=_measure_slow_dispersion(samples, order, records, choose_slow_rank(objective)),
+        dispersion=dispersion,
         independent=independent,
     )
-
-
-def _measure_slow_dispersion(samples: _Samples, order: Int64, records: Records, share: float) -> float:
-    """Compute how many times more the counts of slow samples vary between parts of a run than by chance.
-
-    `share` of the samples count as not slow.
-    """
-    if not len(order):
-        return 1.0
-    slow = samples.slowness > samples.slowness[order[math.ceil(share * len(order)) - 1]]
-    return measure_dispersion(_count_batches(samples.request, slow, records))
 
 
 def choose_slow_rank(objective: Objective) -> float:

@@ -31,6 +31,7 @@ from loadgen.wire import sse
 from loadgen.wire.http1 import HttpBody
 from loadgen.wire.openai import MOST, TOKEN, Dialect, Message, TypicalMessages, Usage, summarize
 
+_ONE_BODY = "one JSON body where a stream was requested"
 _OBJECTS = "JSON objects in lines, not server-sent events: is it another API?"
 _FOREIGN = "no message has choices: is it another API? the first"
 _USUAL_REASONS = {"", "stop", "length", "tool_calls"}  # which no secret is
@@ -111,7 +112,12 @@ class Decoder(msgspec.Struct, eq=False):
             failure, whole = self._fill_stream(record, stream, reads)
         else:
             failure, whole = self._fill_answer(record, capture, reads)
-        settled = _choose_failure(capture.failure, failure, whole)
+        settled = capture.failure  # the decoded one counts if it says more or is the only one
+        telling = failure is not None and failure.kind in _TELLING
+        if settled is None or (telling and settled.kind in _OUTRANKED):
+            settled = failure
+        elif failure is None and whole and settled.kind in CUT_SHORT:
+            settled = None  # only the end of the framing is missing: nothing of the answer is
         given_up = settled is not None and settled is capture.failure
         if len(reads.arrival_ns) and not given_up:
             record.end_ns = int(reads.arrival_ns[-1])
@@ -131,7 +137,11 @@ class Decoder(msgspec.Struct, eq=False):
         if not self.streamed:
             return self._fill_whole(record, answer)
         if is_one_body(answer):
-            return self._fill_unstreamed(record, answer), False
+            failure, _ = self._fill_whole(record, answer)
+            if failure is None or failure.kind is not FailureKind.IN_BAND:
+                why = _OBJECTS if has_many_objects(answer.body) else _ONE_BODY
+                failure = Failure(FailureKind.NOT_STREAMED, why)
+            return failure, False
         return self._fill_stream(record, decoded_stream.take_apart(self.dialect, answer), reads)
 
     def _fill_stream(
@@ -195,15 +205,6 @@ class Decoder(msgspec.Struct, eq=False):
 
     def _clean_reason(self, reason: str) -> str:
         return reason if reason in _USUAL_REASONS else read_line(self.hide(reason), LONGEST_REASON)
-
-    def _fill_unstreamed(self, record: Record, answer: HttpBody) -> Failure:
-        """Fill a record from an answer in one piece where a stream was requested; return its failure."""
-        failure, _ = self._fill_whole(record, answer)
-        if failure is not None and failure.kind is FailureKind.IN_BAND:
-            return failure
-        if has_many_objects(answer.body):
-            return Failure(FailureKind.NOT_STREAMED, _OBJECTS)
-        return Failure(FailureKind.NOT_STREAMED, "one JSON body where a stream was requested")
 
     def _fill_whole(self, record: Record, answer: HttpBody) -> tuple[Failure | None, bool]:
         """Fill a record from an answer in one piece; return its failure, and whether it was complete."""
@@ -308,20 +309,6 @@ def _fail_without_answer(answer: HttpBody, retry_after: str) -> Failure:
     if answer.malformed:
         return Failure(FailureKind.MALFORMED, answer.malformed)
     return Failure(FailureKind.TRUNCATED, "the connection ended before the response's head")
-
-
-def _choose_failure(transport: Failure | None, decoded: Failure | None, whole: bool) -> Failure | None:
-    """Choose the transport's failure, the decoded one if that says more or is the only one, or None.
-
-    None also where the answer is whole and only its framing's end is missing.
-    """
-    if transport is None:
-        return decoded
-    if decoded is not None and decoded.kind in _TELLING and transport.kind in _OUTRANKED:
-        return decoded
-    if decoded is None and whole and transport.kind in CUT_SHORT:
-        return None  # only the end of the framing is missing: nothing of the answer is
-    return transport
 
 
 def _note_usage(record: Record, usage: Usage | None) -> None:

@@ -281,15 +281,6 @@ def _move_to_text(tokens: Int64, kinds: NDArray[np.uint8]) -> Int64 | None:
     return moved if moved[first] and without <= UNCOUNTED_TEXT * len(texts) else None
 
 
-def _find_texts(kinds: bytearray, count: int) -> Int64:
-    """Find the positions of the messages with text, int64[count]."""
-    begin, end = kinds.find(TOKEN), kinds.rfind(TOKEN) + 1
-    if end - begin == count:  # nearly always, and no array to search
-        return np.arange(begin, end)
-    places: Int64 = (np.frombuffer(kinds, np.uint8) == TOKEN).nonzero()[0]
-    return places
-
-
 def _find_carrying(summary: StreamSummary, total: int | None) -> tuple[Int64, bool]:
     """Find the positions of messages with tokens, int64[…], and whether the total confirms them.
 
@@ -299,7 +290,10 @@ def _find_carrying(summary: StreamSummary, total: int | None) -> tuple[Int64, bo
     token and nothing else can have carried it (an eos at once).
     """
     if summary.kinds.count(TOKEN) == total:
-        return _find_texts(summary.kinds, total), True
+        begin, end = summary.kinds.find(TOKEN), summary.kinds.rfind(TOKEN) + 1
+        if end - begin == total:  # nearly always, and no array to search
+            return np.arange(begin, end), True
+        return (np.frombuffer(summary.kinds, np.uint8) == TOKEN).nonzero()[0], True
     kinds = np.frombuffer(summary.kinds, np.uint8).copy()
     if len(summary.usage_at) == 1 and not summary.own_usage and kinds[summary.usage_at[0]] == ENDING:
         kinds[summary.usage_at[0]] = CLOSING

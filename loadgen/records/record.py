@@ -349,17 +349,28 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
         """
         if iter(parts) is parts:
             parts = list(parts)
-        rows = _Rows.collect(parts)
-        order = np.argsort(rows.column(0), kind="stable")
-        columns = {name: rows.column(at)[order] for at, name in enumerate(BOUNDS)}
+        tables, counts, optional = [np.zeros((len(BOUNDS), 0), np.int64)], [_NONE], set[str]()
+        failures, finish_reasons, texts = list[Failure | None](), list[str](), list[str | None]()
+        for part in parts:
+            tables.append(np.stack([*part.columns.values()]))
+            counts.append(np.diff(part.start))
+            failures += part.failures
+            finish_reasons += map(sys.intern, part.finish_reasons)
+            texts += part.texts
+            optional.update(name for name in _OPTIONAL if len(getattr(part, name)))
+        order = np.argsort(np.concatenate([table[0] for table in tables]), kind="stable")
+        # One column after another: all at once would double the memory.
+        columns = {
+            name: np.concatenate([table[at] for table in tables])[order] for at, name in enumerate(BOUNDS)
+        }
         if (np.diff(columns["index"]) == 0).any():
             raise ValueError("two parts of a run hold the same request")
-        start = _find_starts(rows.counts[order])
+        start = _find_starts(np.concatenate(counts)[order])
         place = np.empty(len(order), np.int64)  # where the messages of each request go
         place[order] = start[:-1]
         messages = join_messages(
             ((part.start, part.message_columns) for part in parts),
-            {c.name: c.kind for c in MESSAGE_COLUMNS if not c.optional or c.name in rows.optional},
+            {c.name: c.kind for c in MESSAGE_COLUMNS if not c.optional or c.name in optional},
             place,
             int(start[-1]),
             spill if start[-1] > SPILLED else None,
@@ -369,9 +380,9 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
             **columns,
             start=start,
             **messages,
-            failures=[rows.failures[i] for i in where],
-            finish_reasons=[rows.finish_reasons[i] for i in where],
-            texts=[rows.texts[i] for i in where],
+            failures=[failures[i] for i in where],
+            finish_reasons=[finish_reasons[i] for i in where],
+            texts=[texts[i] for i in where],
         )
 
     @classmethod
@@ -515,35 +526,6 @@ _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(_Frame)
 
 def _find_starts(counts: Int64) -> Int64:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-
-
-class _Rows(msgspec.Struct):
-    """The columns of several parts, all but their messages, one part after another."""
-
-    tables: list[Int64]  # of each part, int64[columns, requests]
-    counts: Int64
-    failures: list[Failure | None]
-    finish_reasons: list[str]
-    texts: list[str | None]
-    optional: set[str]  # the names of optional message columns that a part has
-
-    def column(self, at: int) -> Int64:
-        """Concatenate column `at` of BOUNDS over the parts; all at once would double the memory."""
-        return np.concatenate([table[at] for table in self.tables])
-
-    @classmethod
-    def collect(cls, parts: Iterable[Records]) -> _Rows:
-        """Collect the columns of several parts, going through them once."""
-        rows, counts = cls([np.zeros((len(BOUNDS), 0), np.int64)], _NONE, [], [], [], set()), [_NONE]
-        for part in parts:
-            rows.tables.append(np.stack([*part.columns.values()]))
-            counts.append(np.diff(part.start))
-            rows.failures += part.failures
-            rows.finish_reasons += map(sys.intern, part.finish_reasons)
-            rows.texts += part.texts
-            rows.optional.update(name for name in _OPTIONAL if len(getattr(part, name)))
-        rows.counts = np.concatenate(counts)
-        return rows
 
 
 def _join_rows(rows: list[Record], column: MessageColumn) -> NDArray[Any]:

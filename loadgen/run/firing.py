@@ -38,7 +38,6 @@ from loadgen.transport.sending.job import (
     RunStart,
     Sessions,
     Target,
-    make_no_headers,
 )
 
 _SPARE_FILES, _FEWEST_FILES = 64, 16  # open files next to connections, for what a run opens besides
@@ -77,7 +76,7 @@ class TransportOptions(msgspec.Struct, frozen=True):
     cpus: tuple[int, ...] = ()  # that several workers are pinned to; (): none
     cpu_words: str = ""  # the same in words
     targets: tuple[Target, ...] = ()  # all of several, of which each process has one; (): one
-    more_headers: MoreHeaders = make_no_headers  # of each measured request
+    more_headers: MoreHeaders = lambda index: ()  # of each measured request
 
     def choose_target(self, process: int) -> Target:
         """Return the target of process number `process` of those that send a plan: each in turn."""

@@ -26,7 +26,7 @@ from loadgen.base.secrecy import Secrets, hide_url_secrets
 from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.base.urls import VERSION, is_this_machine, read_port
 from loadgen.transport.failure import explain_distrust
-from loadgen.transport.network import Informed, read_losses
+from loadgen.transport.network import Socket, read_losses
 from loadgen.transport.sending.job import Target
 
 MOST_BYTES = 8 << 20
@@ -308,7 +308,7 @@ class AnswerWatch:
         self._rtt_ns, self._rounds = 0, 1
         self.time: AnswerTime | None = None  # once the answer is whole
 
-    def note_connected(self, sock: Informed | None) -> None:
+    def note_connected(self, sock: Socket | None) -> None:
         """Note that a socket is connected: the server's part begins, if the round trip is known by now.
 
         By now it is the kernels' alone: a later one may have waited for the server.
@@ -320,7 +320,7 @@ class AnswerWatch:
         """Note a TLS handshake, which the server spends time on too."""
         self._rounds += _HANDSHAKE_ROUNDS.get(version or "", 1)
 
-    def note_first(self, sock: Informed | None) -> None:
+    def note_first(self, sock: Socket | None) -> None:
         """Note the answer's first byte; the socket's least round trip may be less by now."""
         self._first_s = self._now_s()
         if self._rtt_ns and 0 < (rtt_ns := read_losses(sock).rtt_ns) < self._rtt_ns:

@@ -17,19 +17,29 @@ _STOPPED_NS = SECOND_NS  # a sweep that comes so much later than due was not lat
 # An idle connection that the server closes while a request is on its way is lost within a round trip. What
 # is lost later was in the server's hands: to send it again would hide a failure, and the time it cost.
 _RACE_NS = 100_000_000
+_LOOK_EVERY_NS = 10_000_000_000  # so that one search has little to read, no matter what a stream sends
+_LOOKS_NS = 2_000_000  # for the searches of one sweep that can wait: other streams are unread meanwhile
+_MOST_BYTES = 1 << 20  # of one search: no message of a token is longer
+_MOST_READS = 1024  # over which a message that has begun is searched for
+_WIDER = 4  # each window is this many times as wide as the one before: a third is read twice, no more
 
 
 class Deadlines:
-    """Decides when requests time out or stall, not counting the time that this process was stopped."""
+    """Decides when requests time out or stall, not counting the time that this process was stopped.
+
+    A stream without a recent token is found by searching each byte about once.
+    """
 
     def __init__(
         self, job: Job, streams: Callable[[], Iterable[Stream]], now_ns: Callable[[], int] = time.monotonic_ns
     ) -> None:
-        self.limits, self.streams = job.limits, streams
-        self.stalls = Stalls(job.limits.stall_timeout_ns, job.token_seen, streams, now_ns)
+        self.limits, self.token_seen, self.streams, self.now_ns = job.limits, job.token_seen, streams, now_ns
         self.stopped_ns = 0  # the longest time in which nothing ran
         # How often a stream is checked for tokens, not for its deadline alone.
         self.inspect_ns = min(SECOND_NS, job.limits.stall_timeout_ns // 4 or SECOND_NS)
+        self.every_ns = min(_LOOK_EVERY_NS, job.limits.stall_timeout_ns // 4)
+        self.token_ns = 0  # when a stream last got a token, as far as is known
+        self._swept_ns = self._searched_ns = self._spent_ns = 0
 
     def put_off(self, late_ns: int, now_ns: int) -> bool:
         """Note how late a sweep comes; if this process was stopped, extend all deadlines and return True.
@@ -54,10 +64,49 @@ class Deadlines:
         return None
 
     def find_stall(self, stream: Stream, now_ns: int) -> Failure | None:
-        """Return the failure of a stream that got no token for --stall-timeout; None if it did."""
-        if self.stalls.is_stalled(stream, now_ns):
-            return Failure(FailureKind.STALL, "no token within --stall-timeout")
+        """Return the failure of a stream that got no token for --stall-timeout; searches its new reads.
+
+        One without its first token may be waiting in the server's queue: it is stalled only when no other
+        stream got a token either. Reads that need no answer yet are searched for 2 ms of a sweep at most.
+        """
+        if not self.limits.stall_timeout_ns:
+            return None
+        if self._is_overdue(stream, now_ns):
+            self._search(stream, now_ns)
+            if not stream.begun and self._is_overdue(stream, now_ns) and self._searched_ns != now_ns:
+                self._searched_ns = now_ns
+                for other in self.streams():
+                    self._search(other, now_ns)
+                    if now_ns - self.token_ns <= self.limits.stall_timeout_ns:
+                        break
+            if self._is_overdue(stream, now_ns):
+                return Failure(FailureKind.STALL, "no token within --stall-timeout")
+        elif now_ns - max(stream.looked_ns, stream.progress_ns) > self.every_ns:
+            if self._swept_ns != now_ns:
+                self._swept_ns, self._spent_ns = now_ns, 0
+            if self._spent_ns < _LOOKS_NS:
+                self._search(stream, now_ns)
         return None
+
+    def _is_overdue(self, stream: Stream, now_ns: int) -> bool:
+        last_ns = stream.progress_ns if stream.begun else max(stream.progress_ns, self.token_ns)
+        return now_ns - last_ns > self.limits.stall_timeout_ns
+
+    def _search(self, stream: Stream, now_ns: int) -> None:
+        """Search a stream's new reads for its last token, once per sweep, and note when that came."""
+        if stream.looked_ns == now_ns:
+            return
+        stream.looked_ns, began_ns = now_ns, self.now_ns()
+        reads = stream.list_since(stream.scanned)
+        read = find_last_token_read(reads, self.token_seen)
+        if read is not None:
+            stream.begun = True
+            stream.progress_ns = max(stream.progress_ns, stream.seen_at(stream.scanned + read))
+            self.token_ns = max(self.token_ns, stream.progress_ns)
+            stream.scanned += read
+        else:
+            stream.scanned += find_unfinished_read(reads)
+        self._spent_ns += self.now_ns() - began_ns
 
 
 def is_closed_while_idle(stream: Stream, now_ns: int) -> bool:
@@ -74,13 +123,6 @@ def fail_unanswered(stream: Stream, now_ns: int, error: Exception | None) -> Fai
     why = f" ({error})" if error is not None and str(error) else ""
     detail = f"the connection was closed after {after_s:.2f} s without a byte of an answer{why}"
     return Failure(FailureKind.TRUNCATED, detail)
-
-
-_LOOK_EVERY_NS = 10_000_000_000  # so that one search has little to read, no matter what a stream sends
-_LOOKS_NS = 2_000_000  # for the searches of one sweep that can wait: other streams are unread meanwhile
-_MOST_BYTES = 1 << 20  # of one search: no message of a token is longer
-_MOST_READS = 1024  # over which a message that has begun is searched for
-_WIDER = 4  # each window is this many times as wide as the one before: a third is read twice, no more
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
@@ -109,72 +151,6 @@ class Stream:
     def seen_at(self, read: int) -> int:
         """Return when the client had received a read (ns)."""
         raise NotImplementedError
-
-
-class Stalls:
-    """Finds streams without a recent token, by searching each byte about once."""
-
-    def __init__(
-        self,
-        limit_ns: int,
-        token_seen: Callable[[bytes], bool],
-        streams: Callable[[], Iterable[Stream]],
-        now_ns: Callable[[], int] = time.monotonic_ns,
-    ) -> None:
-        self.limit_ns, self.token_seen, self.streams, self.now_ns = limit_ns, token_seen, streams, now_ns
-        self.every_ns = min(_LOOK_EVERY_NS, limit_ns // 4)
-        self.token_ns = 0  # when a stream last got a token, as far as is known
-        self._swept_ns = self._searched_ns = self._spent_ns = 0
-
-    def is_stalled(self, stream: Stream, now_ns: int) -> bool:
-        """Whether a stream has waited longer than allowed for its next token; searches its new reads.
-
-        One without its first token may be waiting in the server's queue: it is stalled only when no other
-        stream got a token either. Reads that need no answer yet are searched for 2 ms of a sweep at most.
-        """
-        if not self.limit_ns:
-            return False
-        if self._is_overdue(stream, now_ns):
-            self._search(stream, now_ns)
-            if not stream.begun and self._is_overdue(stream, now_ns):
-                self._search_all(now_ns)
-            return self._is_overdue(stream, now_ns)
-        if now_ns - max(stream.looked_ns, stream.progress_ns) > self.every_ns:
-            if self._swept_ns != now_ns:
-                self._swept_ns, self._spent_ns = now_ns, 0
-            if self._spent_ns < _LOOKS_NS:
-                self._search(stream, now_ns)
-        return False
-
-    def _is_overdue(self, stream: Stream, now_ns: int) -> bool:
-        last_ns = stream.progress_ns if stream.begun else max(stream.progress_ns, self.token_ns)
-        return now_ns - last_ns > self.limit_ns
-
-    def _search_all(self, now_ns: int) -> None:
-        """Search the streams for a new token, once per sweep, until one is found."""
-        if self._searched_ns == now_ns:
-            return
-        self._searched_ns = now_ns
-        for stream in self.streams():
-            self._search(stream, now_ns)
-            if now_ns - self.token_ns <= self.limit_ns:
-                return
-
-    def _search(self, stream: Stream, now_ns: int) -> None:
-        """Search a stream's new reads for its last token, once per sweep, and note when that came."""
-        if stream.looked_ns == now_ns:
-            return
-        stream.looked_ns, began_ns = now_ns, self.now_ns()
-        reads = stream.list_since(stream.scanned)
-        read = find_last_token_read(reads, self.token_seen)
-        if read is not None:
-            stream.begun = True
-            stream.progress_ns = max(stream.progress_ns, stream.seen_at(stream.scanned + read))
-            self.token_ns = max(self.token_ns, stream.progress_ns)
-            stream.scanned += read
-        else:
-            stream.scanned += find_unfinished_read(reads)
-        self._spent_ns += self.now_ns() - began_ns
 
 
 def find_last_token_read(reads: list[bytes], token_seen: Callable[[bytes], bool]) -> int | None:

@@ -114,7 +114,12 @@ class EpollTransport:
     def run(self) -> Health:
         """Send every request and deliver a capture for each; after a stop, for those that were sent."""
         cpu_ns = self.network.cpu_ns()
-        self._open_first()
+        for _ in range(self.job.first_slots):
+            self.pool.open()
+        while self.out.built < self.job.first_slots and self.out.build_ahead():
+            pass
+        while self.pool.dialing and not self._turn(0.1):
+            self._sweep(self.now_ns())
         begin_ns = self.swept_ns = wait_for_start(self.job.start, self.now_ns, self._turn)
         self.sender.begin(begin_ns)
         send_due, cancelling = self.sender.send_due, self.sender.cancelling
@@ -166,7 +171,13 @@ class EpollTransport:
             if not self._make_room():
                 raise
         while self.pool.failed:
-            self._end_refused(*self.pool.failed.popleft())
+            slot, error = self.pool.failed.popleft()
+            if slot.index < 0:
+                self.sender.take_unsent(slot)
+            if slot.index >= 0:
+                self._end(slot, fail_unconnected(error))
+            else:
+                slot.retry_ns = self.now_ns() + _SWEEP_NS
 
     def _attend(self, fd: int, intake: ReadBuffer | None, mask: int) -> None:
         """Handle an event other than response bytes: connected, closed, writable, or the outbox's."""
@@ -246,7 +257,11 @@ class EpollTransport:
                 elif count > slot.most_reads and slot.count_bytes(limits.answer_bytes) > limits.answer_bytes:
                     self._cut(slot, limits.refuse_length())
                 elif slot.inspect_ns < now_ns:
-                    self._inspect(slot, now_ns)
+                    slot.inspect_ns = now_ns + self.deadlines.inspect_ns
+                    if slot.is_over(now_ns, self.deadlines.inspect_ns):
+                        self._end(slot, None)  # decoding reports what is wrong
+                    elif failure := self.deadlines.find_stall(slot, now_ns):
+                        self._end(slot, failure)
             elif state in DIALING:
                 if now_ns - slot.connect_begin_ns > limits.connect_timeout_ns:
                     late = TimeoutError(f"no connection to {self.job.target.authority} in time")
@@ -257,14 +272,6 @@ class EpollTransport:
         self.pacing.learn(busy, reads, now_ns)
         self.counters.publish(self.out.next, self.ended, reads)
         self.hurried = 0 < self.outbox.oldest_ns < now_ns - _LATE_NS
-
-    def _inspect(self, slot: Slot, now_ns: int) -> None:
-        """End a long stream if it is malformed or gets no tokens."""
-        slot.inspect_ns = now_ns + self.deadlines.inspect_ns
-        if slot.is_over(now_ns, self.deadlines.inspect_ns):
-            self._end(slot, None)  # decoding reports what is wrong
-        elif failure := self.deadlines.find_stall(slot, now_ns):
-            self._end(slot, failure)
 
     def _cut(self, slot: Slot, failure: Failure) -> None:
         """End an answer that is too long as failed, keeping its first bytes only."""
@@ -346,13 +353,13 @@ class EpollTransport:
         keep = slot.keep_alive and failure is None and not broken
         slot.clear()
         if failure is None:
-            self.deadlines.stalls.token_ns = end_ns
+            self.deadlines.token_ns = end_ns
         if keep:
             slot.served += 1
             self._make_free(slot)
             return
         self.pool.drop(slot)
-        if refused and (self.job.duration_ns or self.deadlines.stalls.token_ns or any(self._under_way())):
+        if refused and (self.job.duration_ns or self.deadlines.token_ns or any(self._under_way())):
             # The server did answer, or there is time: do not burn the plan's requests while it is away.
             slot.retry_ns = self.now_ns() + SECOND_NS
         else:
@@ -365,15 +372,6 @@ class EpollTransport:
         self.outbox.put(capture, size, partial(capture.fill, got), at_once=self.joined <= _MOST_JOINED)
 
     # Connections.
-
-    def _open_first(self) -> None:
-        """Open the first connections and build their requests before the clock starts."""
-        for _ in range(self.job.first_slots):
-            self.pool.open()
-        while self.out.built < self.job.first_slots and self.out.build_ahead():
-            pass
-        while self.pool.dialing and not self._turn(0.1):
-            self._sweep(self.now_ns())
 
     def _turn(self, timeout_s: float) -> bool:
         """Wait up to `timeout_s` seconds for events and handle those; return whether to stop."""
@@ -433,15 +431,6 @@ class EpollTransport:
         slot.keep_alive = False
         cut = Failure(FailureKind.TRUNCATED, str(error)) if error else None
         self._end(slot, cut if came else fail_unanswered(slot, now_ns, error))
-
-    def _end_refused(self, slot: Slot, error: Exception) -> None:
-        """Fail the request due on a connection that could not be made; without one, dial after 0.1 s."""
-        if slot.index < 0:
-            self.sender.take_unsent(slot)
-        if slot.index >= 0:
-            self._end(slot, fail_unconnected(error))
-        else:
-            slot.retry_ns = self.now_ns() + _SWEEP_NS
 
     def _close(self) -> None:
         """Deliver what was in flight when the run was stopped, and close all connections."""

@@ -263,7 +263,12 @@ class HttpxTransport:
         asyncio.get_running_loop().add_reader(self.outbox.sock, stop.set)
         for _ in range(self.job.first_slots):
             self.idle.append((self._add_slot(), self.begin_ns))
-        self.begin_ns = await self._wait_for_start_ns(stop)
+        while not 0 < (begin_ns := self.job.start.begin_ns(self.now_ns())) <= self.now_ns():
+            await asyncio.sleep(_START_S)  # an instant of another process's clock
+            if stop.is_set():
+                begin_ns = self.now_ns()
+                break
+        self.begin_ns = begin_ns
         self.gates = make_gates(self.job, self.begin_ns)
         if self.job.sessions is not None:
             self.sessions = self.job.sessions.make_exchanges(self.job, self.begin_ns)
@@ -282,14 +287,6 @@ class HttpxTransport:
         asyncio.get_running_loop().remove_reader(self.outbox.sock)
         await asyncio.gather(*(client.aclose() for client in self.clients))
         self.counters.publish(self.sent, self.ended, self.reads)
-
-    async def _wait_for_start_ns(self, stop: asyncio.Event) -> int:
-        """Wait for the start that several processes share, and return it (ns); after a stop, return now."""
-        while not 0 < (begin_ns := self.job.start.begin_ns(self.now_ns())) <= self.now_ns():
-            await asyncio.sleep(_START_S)  # an instant of another process's clock
-            if stop.is_set():
-                return self.now_ns()
-        return begin_ns
 
     def _add_slot(self) -> int:
         """Add a slot with a client and a link; return its position."""
@@ -348,15 +345,18 @@ class HttpxTransport:
         return Exchange(slot, link, self.now_ns, self.on_sent, index=index, intended_ns=due_ns)
 
     def open_branch(self) -> Exchange:
+        """Return an exchange without a request, over a slot for a lane of a session besides its main line."""
         if not self.spare:
             self.branches += 1
             self.spare.append(self._add_slot())
         return self._make_exchange(self.spare.pop(), -1, 0)
 
     def close_branch(self, exchange: Exchange) -> None:
+        """Take back the slot of a lane that is over."""
         self.spare.append(exchange.slot)
 
     async def pass_gates(self, exchange: Exchange) -> None:
+        """Wait until all gates let one more request pass, which then has passed."""
         self.held_turns += 1
         while not self._is_open():
             await self._wait_for_room()
@@ -366,6 +366,7 @@ class HttpxTransport:
         self.freed.set()
 
     def leave_gates(self) -> None:
+        """Let another request pass the gates in place of one that passed and is not sent."""
         for gate in self.gates:
             gate.note_ended(self.now_ns())
             self.freed.set()
@@ -427,7 +428,7 @@ class HttpxTransport:
         exchange.index = -1
         self.ended += 1
         self.leave_gates()
-        answered = self.job.duration_ns or self.deadlines.stalls.token_ns
+        answered = self.job.duration_ns or self.deadlines.token_ns
         if answered and failure is not None and failure.kind is FailureKind.CONNECT:
             await asyncio.sleep(_RETRY_S)  # do not burn the plan's requests while the server is away
         return failure
@@ -518,7 +519,7 @@ class HttpxTransport:
                     return failure
         finally:
             await response.aclose()
-        self.deadlines.stalls.token_ns = self.now_ns()
+        self.deadlines.token_ns = self.now_ns()
         return None
 
     async def _cancel(self, cancelling: Cancelling) -> None:

@@ -81,12 +81,6 @@ def bind_source(sock: Socket, family: int, address: str) -> None:
     sock.bind((address, 0) if family == socket.AF_INET else (address, 0, 0, 0))
 
 
-class Informed(Protocol):
-    """A socket with `getsockopt`, to read TCP_INFO from."""
-
-    def getsockopt(self, level: int, option: int, length: int, /) -> bytes: ...
-
-
 class Losses(NamedTuple):
     """Counts of lost and reordered segments of a connection or of one response, and its least round trip."""
 
@@ -105,7 +99,7 @@ class Losses(NamedTuple):
 UNKNOWN_LOSSES = Losses()
 
 
-def read_losses(sock: Informed | None) -> Losses:
+def read_losses(sock: Socket | None) -> Losses:
     """Read a socket's loss counts, less needless resends, and least round trip (ns) from TCP_INFO.
 
     What is not reported, and all of a closed socket, is UNKNOWN.

@@ -7,6 +7,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -43,8 +44,12 @@ class PortRange(msgspec.Struct, frozen=True):
     @classmethod
     def read(cls) -> PortRange:
         """Read this machine's range."""
-        low, high = read_local_ports()
-        return cls(low, high, frozenset(port for port in _read_reserved_ports() if low <= port <= high))
+        (low, high), reserved = read_local_ports(), set[int]()
+        with suppress(OSError, ValueError):  # as 8080,9000-9010
+            for part in filter(None, _RESERVED.read_text("ascii").strip().split(",")):
+                first, _, last = part.partition("-")
+                reserved.update(range(int(first), int(last or first) + 1))
+        return cls(low, high, frozenset(port for port in reserved if low <= port <= high))
 
     def __contains__(self, port: int) -> bool:
         return self.low <= port <= self.high and port not in self.reserved
@@ -170,17 +175,6 @@ def _explain_shortage(
         f"{ports.low} to {ports.high}{waits}): pass {need} addresses of this machine with "
         f"--source-address A,B,…{wider}, or lower --max-concurrency"
     )
-
-
-def _read_reserved_ports() -> Iterable[int]:
-    """Yield the ports that the kernel reserves (8080,9000-9010) from connections; none if unreadable."""
-    try:
-        parts = _RESERVED.read_text("ascii").strip().split(",")
-        for part in filter(None, parts):
-            first, _, last = part.partition("-")
-            yield from range(int(first), int(last or first) + 1)
-    except (OSError, ValueError):
-        return
 
 
 def find_local_address(family: int, server: Address) -> Address:

@@ -567,19 +567,19 @@ class Dialect(msgspec.Struct, frozen=True):
 
     def has_token(self, tail: bytes) -> bool:
         """Whether a complete message in bytes cut out of a response may carry a token."""
-        return any(kind >= ENDING for kind in self._classify_lines(_split_lines(tail)))
+        return any(kind >= ENDING for kind in self._classify_lines(tail))
 
     def count_token_messages(self, piece: bytes) -> int:
         """Count the complete messages with text in bytes cut out of a response."""
-        return sum(kind == TOKEN for kind in self._classify_lines(_split_lines(piece)))
+        return sum(kind == TOKEN for kind in self._classify_lines(piece))
 
-    def _classify_lines(self, lines: Iterable[bytes]) -> Iterator[int]:
-        """Yield what each choice of the messages in these lines carries; other lines are skipped.
+    def _classify_lines(self, cut: bytes) -> Iterator[int]:
+        """Yield what each choice of the messages in bytes cut out of a response carries.
 
         An event's data may be over several lines.
         """
         begun = b""
-        for line in lines:
+        for line in _CHUNK_SEAM.sub(b"", cut).splitlines():  # without chunk sizes
             if not line.startswith(b"data:"):
                 begun = b""
                 continue
@@ -617,11 +617,6 @@ def quote_plain(text: bytes) -> msgspec.Raw:
 
 
 _LONGEST_BEGUN = 1 << 16  # bytes of an event over several lines that are kept
-
-
-def _split_lines(cut: bytes) -> list[bytes]:
-    """Split bytes cut out of a response into lines, dropping chunk sizes."""
-    return _CHUNK_SEAM.sub(b"", cut).splitlines()
 
 
 class _OpenAI(Dialect, frozen=True):

@@ -250,8 +250,11 @@ def read_plain_stream(raw: bytes) -> PlainStream | None:
     # From the newline before it on: after its size, after its data, and what need not be looked at.
     fields, ends = places[2::_CONTROLS], places[3::_CONTROLS]
     lengths = ends - fields
-    is_usual = _cut_lines(raw, ends, len(_END)).tobytes() == _END * count
-    if not is_usual or not _has_sizes(raw, places[:-1:_CONTROLS], lengths):
+    if _cut_lines(raw, ends, len(_END)).tobytes() != _END * count:
+        return None
+    # Each chunk's hex size is its event's length plus framing; all digits in the same case.
+    sizes = _cut_lines(raw, places[:-1:_CONTROLS], _OPENING_BYTES).tobytes()
+    if all(_list_openings(form).take(lengths, mode="clip").tobytes() != sizes for form in _FORMS):
         return None
     body_bytes = int(np.add.reduce(lengths)) + count + done * _DONE_BYTES
     return PlainStream(raw, head.headers, fields + len(b"\n" + _FIELD), ends, done, body_bytes)
@@ -274,12 +277,6 @@ def _list_openings(form: bytes) -> NDArray[np.void]:
     begins = [(form % length)[:_OPENING_BYTES] for length in range(_SHORTEST, _LONGEST + 1)]
     none = bytes(_OPENING_BYTES)
     return np.frombuffer(b"".join((none * (_SHORTEST - 1), *begins, none)), _make_void_type(_OPENING_BYTES))
-
-
-def _has_sizes(raw: bytes, places: Int64, lengths: Int64) -> bool:
-    """Whether each chunk's hex size is its event's length plus framing; all digits in the same case."""
-    written = _cut_lines(raw, places, _OPENING_BYTES).tobytes()
-    return any(_list_openings(form).take(lengths, mode="clip").tobytes() == written for form in _FORMS)
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -331,7 +328,9 @@ def read_typical(dialect: Dialect, stream: PlainStream) -> TypicalMessages | Non
     else:
         return None
     try:
-        odd = _find_odd(stream, template, _find_loose(stream, template))
+        same, last = template.before[: template.seconds.stop], len(stream.ends) - 2
+        timeless = _read_data(stream, 1).startswith(same) and _read_data(stream, last).startswith(same)
+        odd = _find_odd(stream, template, _NOWHERE if timeless else template.seconds)
         if 2 * len(odd) > count:
             return None
         messages = dialect.read_messages(b"\n".join([_read_data(stream, at) for at in odd]))
@@ -398,14 +397,6 @@ def _make_template(dialect: Dialect, line: bytes) -> _Template | None:
     if _read_only_text(longer) != f"{text}x":
         return None
     return _Template(message, before, after, seconds)
-
-
-def _find_loose(stream: PlainStream, template: _Template) -> slice:
-    """Return the slice of the time's digits if second and last but one message differ there, else empty."""
-    same = template.before[: template.seconds.stop]
-    if _read_data(stream, 1).startswith(same) and _read_data(stream, len(stream.ends) - 2).startswith(same):
-        return _NOWHERE
-    return template.seconds
 
 
 def _read_only_text(message: Message) -> str:

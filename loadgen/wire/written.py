@@ -59,11 +59,6 @@ def has_written(value: Any) -> bool:
     return isinstance(value, str) and value != ""
 
 
-def _is_thought(part: dict[str, Any]) -> bool:
-    kind = part.get("type")
-    return part.get("thought") is True or (kind.__class__ is str and kind.startswith(_OF_THOUGHT))
-
-
 def _append_text(value: Any, thought: bool, answer: list[str], reasoning: list[str]) -> None:
     """Append the texts in a value to `answer`, or to `reasoning` if `thought` or where it is marked so."""
     if isinstance(value, str):
@@ -72,7 +67,9 @@ def _append_text(value: Any, thought: bool, answer: list[str], reasoning: list[s
         for part in value:
             _append_text(part, thought, answer, reasoning)
     elif isinstance(value, dict):
-        thought = thought or _is_thought(value)
+        kind = value.get("type")
+        is_kind_of_thought = kind.__class__ is str and kind.startswith(_OF_THOUGHT)
+        thought = thought or is_kind_of_thought or value.get("thought") is True
         for key, part in value.items():
             if key in _KEYS:
                 _append_text(part, thought or _KEYS[key], answer, reasoning)

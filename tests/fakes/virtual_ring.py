@@ -11,7 +11,7 @@ import numpy as np
 
 from fakes.packet_filters import ACK, SYN, packet, passed
 from loadgen.features.ring.packet_filter import HEADERS, build_program
-from loadgen.features.ring.packet_ring import Frames, make_frame_type
+from loadgen.features.ring.packet_ring import Frames, PacketRing, make_frame_type
 from loadgen.transport.network import Poller
 from loadgen.transport.source_addresses import Address
 
@@ -35,7 +35,7 @@ def frames(whole: Sequence[bytes]) -> Frames:
     return np.frombuffer(b"".join(whole), make_frame_type(HEADERS[socket.AF_INET], FRAME_BYTES))
 
 
-class VirtualRing:
+class VirtualRing(PacketRing):
     """A source of segments; `room` is how many it has room for."""
 
     headers = HEADERS[socket.AF_INET]

@@ -234,22 +234,6 @@ def test_a_body_without_framing_is_decoded_with_its_status() -> None:
     )
 
 
-def test_text_holds_reasoning_and_content_of_a_chat() -> None:
-    deltas = [
-        {"role": "assistant", "content": ""},
-        {"reasoning": "h"},
-        {"reasoning_content": "m"},
-        {"content": "!"},
-    ]
-    events = [b"data: %b\n\n" % msgspec.json.encode({"choices": [{"delta": delta}]}) for delta in deltas]
-    record = recorded.decode("chat", stream(*events, DONE), keep_text=True)
-    assert (record.text, record.tokens.tolist(), record.arrival_ns.tolist()) == (
-        "hm!",
-        [1] * 3,
-        [3000, 4000, 5000],
-    )
-
-
 @loop_over(
     ("body", "complete", "failure"),
     [

@@ -8,7 +8,7 @@ import pytest
 
 from builders import recorded
 from builders.loops import loop_over
-from loadgen.records.decoded_stream import count_prompt, count_tokens, find_fault, spread_tokens
+from loadgen.records.decoded_stream import count_prompt, count_tokens, find_fault
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import FAILED_ENDS, Chat, Completions, summarize
 from records.test_decode import DONE, USAGE, A, B, event, fixed, stream
@@ -167,21 +167,6 @@ def test_tokens_are_laid_to_the_messages_that_carried_them(name: str) -> None:
     counted = count_tokens(messages, summarize(messages))
     assert dict(zip(counted.messages.tolist(), counted.tokens.tolist(), strict=True)) == tokens
     assert (counted.total, counted.usage, counted.exact) == (total, has_usage, exact)
-
-
-@loop_over(
-    ("total", "messages", "tokens"),
-    [
-        (12, 11, [1] * 10 + [2]),
-        (10, 4, [2, 3, 2, 3]),
-        (4, 4, [1] * 4),
-        (2, 3, [1, 1, 0]),
-        (0, 2, [0, 0]),
-        (5, 0, []),
-    ],
-)
-def test_tokens_are_spread_evenly(total: int, messages: int, tokens: list[int]) -> None:
-    assert spread_tokens(total, messages).tolist() == tokens
 
 
 @loop_over("indent", [None, 1])
@@ -366,18 +351,6 @@ def test_a_finish_reason_that_is_a_failure_is_one(reason: str, api: str, streame
     record = recorded.decode(api if streamed else f"{api}-nostream", reads)
     assert record.failure == Failure(K.ABORTED, f"finish_reason {reason}: {why}")
     assert record.finish_reason == reason
-
-
-def test_of_two_choices_the_one_that_failed_counts() -> None:
-    events = [event("a", "error"), event("b", "stop"), USAGE, DONE]
-    record = recorded.decode("completions", stream(*events))
-    assert record.failure == Failure(K.ABORTED, "finish_reason error: the server failed while it answered")
-
-
-@loop_over("reason", ["length", "stop", "tool_calls", "eos_token", "repetition"])
-def test_a_finish_reason_that_is_an_end_is_none(reason: str) -> None:
-    record = recorded.decode("completions", stream(A, event("b", reason), DONE))
-    assert (record.failure, record.finish_reason) == (None, reason)
 
 
 @pytest.mark.parametrize("streamed", [True, False])

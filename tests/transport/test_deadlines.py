@@ -20,7 +20,6 @@ from loadgen.run.command.options import parse
 from loadgen.transport.capture import Capture, join_reads, pack_int64s
 from loadgen.transport.deadlines import (
     Deadlines,
-    Stalls,
     Stream,
     fail_unanswered,
     find_last_token_read,
@@ -100,13 +99,16 @@ def test_a_message_that_has_begun_is_looked_at_again() -> None:
 def test_a_stream_of_pings_is_looked_at_in_proportion_to_its_bytes(limit_s: int) -> None:
     """Events of a field that is not known, 100 a second, for as long as the stall timeout."""
     stream, seen = Made(sent_ns=SECOND, progress_ns=SECOND), Counted()
-    stalls = Stalls(limit_s * SECOND, seen, lambda: [stream])
+    limits = Limits(stall_timeout_ns=limit_s * SECOND)
+    deadlines = Deadlines(
+        job_of(target_of("127.0.0.1", 1), 1, 1, limits=limits, token_seen=seen), lambda: [stream]
+    )
     now_ns, stalled = SECOND, False
     while not stalled:
         now_ns += 10 * MS
         stream.get(UNKNOWN, now_ns)
         if now_ns % (100 * MS) == 0:
-            stalled = stalls.is_stalled(stream, now_ns)
+            stalled = deadlines.find_stall(stream, now_ns) is not None
     assert limit_s * SECOND < now_ns - SECOND <= limit_s * SECOND + 200 * MS
     total = sum(map(len, stream.reads))
     assert total <= seen.shown <= 2.5 * total

@@ -17,7 +17,6 @@ from loadgen.wire.openai import (
     NOTHING,
     TOKEN,
     Chat,
-    Completions,
     Dialect,
     read_remark,
 )
@@ -51,20 +50,6 @@ def test_a_request_has_the_fields_of_its_api(
 def test_the_chat_api_takes_no_token_ids() -> None:
     with pytest.raises(UsageError, match="takes text, not token ids"):
         Chat().make_request("m", [1, 2], 9)
-
-
-@pytest.mark.parametrize(
-    ("choice", "carries"),
-    [
-        ({"text": "a", "finish_reason": None}, TOKEN),
-        ({"text": "a", "finish_reason": "length"}, TOKEN),
-        ({"text": ""}, MAYBE),
-        ({"text": "", "finish_reason": "length"}, ENDING),
-    ],
-)
-def test_what_a_completions_message_carries(choice: dict[str, Any], carries: int) -> None:
-    (message,) = Completions().read_messages(msgspec.json.encode({"choices": [choice]}))
-    assert [choice.classify() for choice in message.choices or ()] == [carries]
 
 
 @loop_over(

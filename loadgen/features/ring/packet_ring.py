@@ -15,7 +15,6 @@ import select
 import socket
 import struct
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,35 +38,6 @@ _SOCKADDR = struct.Struct("=HHiHBB8s")
 
 
 Frames = NDArray[np.void]  # with the fields of `frame_type`
-
-
-class SegmentSource(Protocol):
-    """A source of captured TCP segments: the kernel's packet ring, or a test's."""
-
-    headers: Headers
-
-    @property
-    def local(self) -> Address:
-        """The local address of connections to the server."""
-        ...
-
-    def admit(self, local: str, ports: Sequence[range]) -> None:
-        """Capture only the segments to these ports of a local address from now on."""
-        ...
-
-    def take(self) -> Frames | None:
-        """Return the segments since the last call, valid until the next call; None if none came."""
-        ...
-
-    def wait(self, poller: Poller, timeout_s: float) -> None:
-        """Sleep until a segment comes, an event of the poller, or the timeout."""
-        ...
-
-    def drops(self) -> int:
-        """Return how many segments were lost for lack of space since the last call."""
-        ...
-
-    def close(self) -> None: ...
 
 
 def make_frame_type(headers: Headers, frame_bytes: int) -> np.dtype[np.void]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
-from loadgen.features.ring.packet_ring import Frames, SegmentSource
+from loadgen.features.ring.packet_ring import Frames, PacketRing
 from loadgen.features.ring.segments import TAIL, Rows, SegmentLog, measure_payload
 from loadgen.features.ring.source_ports import SourcePorts
 from loadgen.transport.capture import A_READ
@@ -198,7 +198,7 @@ def restore_timestamps(got: Sequence[Any]) -> list[Any]:
 class RingPoller:
     """A poller that adds a read event for each connection whose segments show something to read."""
 
-    def __init__(self, network: Network, source: SegmentSource, streams: int, round_ns: int) -> None:
+    def __init__(self, network: Network, source: PacketRing, streams: int, round_ns: int) -> None:
         self.network, self.source, self.log = network, source, SegmentLog()
         self.round_ns = min(round_ns or _LONGEST_ROUND_NS, _LONGEST_ROUND_NS)
         self.inner = network.poller()

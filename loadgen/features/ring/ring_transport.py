@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import MS_NS
-from loadgen.features.ring.packet_ring import PacketRing, SegmentSource
+from loadgen.features.ring.packet_ring import PacketRing
 from loadgen.features.ring.ring_network import (
     ANCILLARY_BYTES,
     SEQUENCE,
@@ -75,7 +75,7 @@ class RingTransport(EpollTransport):
         outbox: Outbox,
         counters: Counters,
         network: Network | None = None,
-        source: SegmentSource | None = None,
+        source: PacketRing | None = None,
     ) -> None:
         network = network or SystemNetwork()
         self.ring: _Ring | None = None
@@ -206,7 +206,7 @@ class RingTransport(EpollTransport):
 class _Ring:
     """A packet ring for a job and the network of its sockets; raises OSError if there can be none."""
 
-    def __init__(self, job: Job, network: Network, source: SegmentSource | None) -> None:
+    def __init__(self, job: Job, network: Network, source: PacketRing | None) -> None:
         family, server = job.target.address
         round_ns = job.limits.stall_timeout_ns // _ROUNDS
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_FILES

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from loadgen.features.ring.packet_filter import MOST_RANGES
-from loadgen.features.ring.packet_ring import SegmentSource
+from loadgen.features.ring.packet_ring import PacketRing
 from loadgen.transport.network import Network, Socket
 from loadgen.transport.source_addresses import Address, read_local_ports
 
@@ -26,7 +26,7 @@ class SourcePorts:
     """Local ports reserved for our connections, each bound to a socket; at most `most_files` open."""
 
     def __init__(
-        self, network: Network, server: tuple[int, Address], source: SegmentSource, most_files: int
+        self, network: Network, server: tuple[int, Address], source: PacketRing, most_files: int
     ) -> None:
         self.network, self.source = network, source
         self.family, (_, self._servers_port, *_) = server

@@ -21,7 +21,7 @@ from loadgen.records import decoded_stream
 from loadgen.records.decode import Decoder
 from loadgen.transport.capture import Capture, Counters
 from loadgen.transport.failure import CUT_SHORT, Failure, FailureKind
-from loadgen.transport.sending.job import SPIN_NS, Job, Listed, TurnCarrier
+from loadgen.transport.sending.job import SPIN_NS, Job, Listed
 from loadgen.transport.sending.sender import Sender
 from loadgen.transport.tcp_connection import Pool, Slot, State
 from loadgen.wire import sse
@@ -29,7 +29,7 @@ from loadgen.wire.openai import REASONING_FIELDS, TOKEN, ChatChoice, Dialect, Me
 from loadgen.wire.written import read_written
 
 if TYPE_CHECKING:
-    from loadgen.transport.httpx_transport import Exchange  # few runs send with it
+    from loadgen.transport.httpx_transport import Exchange, HttpxTransport  # few runs send with it
 
 # A connection that the server closed between two turns is opened again so long before the next one is due, or
 # three times as long as it took before: enough for a handshake far away, and shorter than idle ones are kept.
@@ -364,7 +364,7 @@ class SessionExchanges:
         self.pace: TurnPace = make_pace(sessions, begin_ns)
         self.build_ahead, self.bodies_digest = self.turns.build_ahead, self.turns.bodies_digest
 
-    async def run(self, first: Exchange, carrier: TurnCarrier) -> None:
+    async def run(self, first: Exchange, carrier: HttpxTransport) -> None:
         """Send all turns of the session that begins with `first`, as long as those they wait for succeed."""
         _, first.request = self.turns.first.take()
         due_ns = self.pace.first_ns(first.slot, first.intended_ns)
@@ -395,7 +395,7 @@ class _SessionExchange:
 
     owner: SessionExchanges
     session: OpenSession
-    carrier: TurnCarrier
+    carrier: HttpxTransport
     tasks: asyncio.TaskGroup
     place: int  # the slot that the session began in
 

@@ -73,15 +73,6 @@ class ScheduleGate:
         self._ended_ns = end_ns
 
 
-@dataclass(slots=True)
-class _Prefill:
-    """A request in flight that had no token when it was last searched for one."""
-
-    stream: Stream
-    index: int  # that the stream has while it is this request's
-    scanned: int = 0  # reads in which no token is left to be found
-
-
 class PrefillGate:
     """Limits the requests in flight that have no token yet.
 
@@ -92,33 +83,31 @@ class PrefillGate:
     def __init__(self, most: int, token_seen: Callable[[bytes], bool]) -> None:
         self.most, self.token_seen = most, token_seen
         self.opened_ns = self._ended_ns = self._scan_ns = 0
-        self._prefills: list[_Prefill] = []
+        # In flight without a token when last searched for one: the index that the stream has while it is this
+        # request's, and the reads in which no token is left to be found.
+        self._prefills: list[tuple[Stream, int, int]] = []
 
     def is_open(self, now_ns: int) -> bool:
         if len(self._prefills) >= self.most and now_ns >= self._scan_ns:
             self._scan_ns = now_ns + _SCAN_NS
-            self._prefills = [prefill for prefill in self._prefills if self._lacks_token(prefill)]
+            prefills, self._prefills = self._prefills, []
+            for stream, index, scanned in prefills:
+                if stream.index != index:
+                    self.opened_ns = max(self.opened_ns, self._ended_ns)
+                    continue
+                reads = stream.list_since(scanned)
+                if reads and self.token_seen(b"".join(reads)):
+                    self.opened_ns = max(self.opened_ns, stream.seen_at(scanned + len(reads) - 1))
+                    continue
+                self._prefills.append((stream, index, scanned + find_unfinished_read(reads)))
         return len(self._prefills) < self.most
-
-    def _lacks_token(self, prefill: _Prefill) -> bool:
-        """Whether a request is in flight without a token; if not, sets when it ended or got one."""
-        stream = prefill.stream
-        if stream.index != prefill.index:
-            self.opened_ns = max(self.opened_ns, self._ended_ns)
-            return False
-        reads = stream.list_since(prefill.scanned)
-        if reads and self.token_seen(b"".join(reads)):
-            self.opened_ns = max(self.opened_ns, stream.seen_at(prefill.scanned + len(reads) - 1))
-            return False
-        prefill.scanned += find_unfinished_read(reads)
-        return True
 
     def wait_ns(self, now_ns: int) -> int:
         return _SCAN_NS
 
     def note_sent(self, stream: Stream) -> None:
         if stream.index >= 0:
-            self._prefills.append(_Prefill(stream, stream.index))
+            self._prefills.append((stream, stream.index, 0))
 
     def note_ended(self, end_ns: int) -> None:
         self._ended_ns = end_ns
@@ -137,49 +126,6 @@ def make_gates(job: Job, begin_ns: int) -> tuple[Gate, ...]:
     return tuple(gates)
 
 
-class Cancelling(Protocol):
-    """Selects the requests in flight to cancel as planned; times are nanoseconds of one clock."""
-
-    def note_sent(self, stream: Stream) -> None:
-        """Note a sent request, which may be one to cancel; if it is sent again, the last time counts."""
-
-    def take_due(self, now_ns: int) -> list[Stream]:
-        """Return the requests to cancel now, each once."""
-
-    def wait_ns(self, now_ns: int) -> int:
-        """How long to wait before calling `take_due` again if nothing arrives before."""
-
-
-class AfterTime:
-    """Cancels a request a time after it was sent, the plan's or its own."""
-
-    def __init__(self, cancellations: Cancellations) -> None:
-        self.cancellations = cancellations
-        # When it is due, its number among all, its plan index, and how long after it was sent.
-        self._waiting: list[tuple[int, int, int, int, Stream]] = []
-        self._numbers = itertools.count()
-
-    def note_sent(self, stream: Stream) -> None:
-        index = stream.index
-        if index >= 0 and (after_ns := self.cancellations.find_point(index).after_ns):
-            due = stream.sent_ns + after_ns, next(self._numbers), index, after_ns, stream
-            heapq.heappush(self._waiting, due)
-
-    def take_due(self, now_ns: int) -> list[Stream]:
-        due: list[Stream] = []
-        while self._waiting and self._waiting[0][0] <= now_ns:
-            _, _, index, after_ns, stream = heapq.heappop(self._waiting)
-            if stream.index == index and stream.sent_ns + after_ns <= now_ns:  # else it ended or was resent
-                due.append(stream)
-        return due
-
-    def wait_ns(self, now_ns: int) -> int:
-        waiting = self._waiting
-        while waiting and waiting[0][-1].index != waiting[0][2]:  # it ended by itself
-            heapq.heappop(waiting)
-        return waiting[0][0] - now_ns - SPIN_NS if waiting else NEVER_NS
-
-
 @dataclass(slots=True)
 class _Counted:
     """A request in flight whose messages with text are counted."""
@@ -192,68 +138,67 @@ class _Counted:
     tokens: int = 0
 
 
-class AfterTokens:
-    """Cancels a request once enough messages with text have come, checked every two milliseconds."""
+class Cancelling:
+    """Selects the requests in flight to cancel as planned; times are nanoseconds of one clock.
+
+    A request is cancelled a time after it was sent, or once enough messages with text have come, which are
+    counted every two milliseconds.
+    """
 
     def __init__(self, cancellations: Cancellations, count: Callable[[bytes], int]) -> None:
         self.cancellations, self.count = cancellations, count
+        # When it is due, its number among all, its plan index, and how long after it was sent.
+        self._waiting: list[tuple[int, int, int, int, Stream]] = []
+        self._numbers = itertools.count()
         self._counted: list[_Counted] = []
         self._scan_ns = 0
 
     def note_sent(self, stream: Stream) -> None:
-        index = stream.index
+        """Note a sent request, which may be one to cancel; if it is sent again, the last time counts."""
+        if (index := stream.index) < 0:
+            return
+        point = self.cancellations.find_point(index)
+        if after_ns := point.after_ns:
+            due = stream.sent_ns + after_ns, next(self._numbers), index, after_ns, stream
+            heapq.heappush(self._waiting, due)
         known = any(counted.stream is stream and counted.index == index for counted in self._counted)
-        if index >= 0 and not known and (most := self.cancellations.find_point(index).after_tokens):
-            self._counted.append(_Counted(stream, index, most))
+        if point.after_tokens and not known:
+            self._counted.append(_Counted(stream, index, point.after_tokens))
 
     def take_due(self, now_ns: int) -> list[Stream]:
-        if now_ns < self._scan_ns or not self._counted:
-            return []
-        self._scan_ns = now_ns + _COUNT_NS
-        self._counted = [counted for counted in self._counted if counted.stream.index == counted.index]
-        for counted in self._counted:
-            reads = counted.stream.list_since(counted.reads)
-            if not reads:
-                continue
-            counted.reads += len(reads)
-            data = counted.rest + b"".join(reads)
-            ends = (data.rfind(ending) + len(ending) for ending in _EVENT_ENDS if ending in data)
-            end = max(ends, default=0)
-            counted.tokens += self.count(data[:end])
-            counted.rest = data[end:]
-        due = [counted.stream for counted in self._counted if counted.tokens >= counted.most]
-        if due:
+        """Return the requests to cancel now, each once."""
+        due: list[Stream] = []
+        while self._waiting and self._waiting[0][0] <= now_ns:
+            _, _, index, after_ns, stream = heapq.heappop(self._waiting)
+            if stream.index == index and stream.sent_ns + after_ns <= now_ns:  # else it ended or was resent
+                due.append(stream)
+        if self._counted and now_ns >= self._scan_ns:
+            self._scan_ns = now_ns + _COUNT_NS
+            self._counted = [counted for counted in self._counted if counted.stream.index == counted.index]
+            for counted in self._counted:
+                self._count_tokens(counted)
+            due += [counted.stream for counted in self._counted if counted.tokens >= counted.most]
             self._counted = [counted for counted in self._counted if counted.tokens < counted.most]
         return due
 
-    def wait_ns(self, now_ns: int) -> int:
-        return _COUNT_NS if self._counted else NEVER_NS
-
-
-@dataclass(frozen=True, slots=True)
-class AfterEither:
-    """Cancels some requests by their time, others by their tokens."""
-
-    by_time: AfterTime
-    by_tokens: AfterTokens
-
-    def note_sent(self, stream: Stream) -> None:
-        self.by_time.note_sent(stream)
-        self.by_tokens.note_sent(stream)
-
-    def take_due(self, now_ns: int) -> list[Stream]:
-        return self.by_time.take_due(now_ns) + self.by_tokens.take_due(now_ns)
+    def _count_tokens(self, counted: _Counted) -> None:
+        if not (reads := counted.stream.list_since(counted.reads)):
+            return
+        counted.reads += len(reads)
+        data = counted.rest + b"".join(reads)
+        end = max((data.rfind(ending) + len(ending) for ending in _EVENT_ENDS if ending in data), default=0)
+        counted.tokens += self.count(data[:end])
+        counted.rest = data[end:]
 
     def wait_ns(self, now_ns: int) -> int:
-        return min(self.by_time.wait_ns(now_ns), self.by_tokens.wait_ns(now_ns))
+        """How long to wait before calling `take_due` again if nothing arrives before."""
+        waiting = self._waiting
+        while waiting and waiting[0][-1].index != waiting[0][2]:  # it ended by itself
+            heapq.heappop(waiting)
+        timed_ns = waiting[0][0] - now_ns - SPIN_NS if waiting else NEVER_NS
+        return min(timed_ns, _COUNT_NS) if self._counted else timed_ns
 
 
 def make_cancelling(job: Job) -> Cancelling | None:
     """Make what selects the requests of a job to cancel; None if it cancels none."""
-    cancellations = job.cancellations
-    if cancellations is None:
-        return None
-    if not cancellations.counts_tokens:
-        return AfterTime(cancellations)
-    by_tokens = AfterTokens(cancellations, job.token_messages)
-    return AfterEither(AfterTime(cancellations), by_tokens) if cancellations.own else by_tokens
+    return None if job.cancellations is None else Cancelling(job.cancellations, job.token_messages)

@@ -186,11 +186,6 @@ def wait_for_start(start: RunStart, now_ns: Callable[[], int], turn: Callable[[f
 MoreHeaders = Callable[[int], tuple[tuple[str, str], ...]]
 
 
-def make_no_headers(index: int) -> tuple[tuple[str, str], ...]:
-    """Make the headers that no feature adds to a request: ()."""
-    return ()
-
-
 class Job(msgspec.Struct, frozen=True):
     """The requests of a plan that one process sends to one target.
 
@@ -220,7 +215,7 @@ class Job(msgspec.Struct, frozen=True):
     max_requests: int | None = None  # of sessions, the most in flight
     cancellations: Cancellations | None = None
     sessions: Sessions | None = None  # of which `order` has the first turns; None: requests of their own
-    more_headers: MoreHeaders = make_no_headers
+    more_headers: MoreHeaders = lambda index: ()
 
     def __post_init__(self) -> None:
         """Raises UsageError where the prefix cannot be sent."""
@@ -297,31 +292,12 @@ class Sessions(Protocol):
         """Make the sender of turns for a transport that awaits each request."""
 
 
-class TurnCarrier(Protocol):
-    """What sends a session's turns of a transport that awaits each request; an exchange is one in flight."""
-
-    async def send_turn(self, exchange: Any) -> Failure | None:
-        """Send a turn's request and deliver its capture; return its failure, if known."""
-
-    async def pass_gates(self, exchange: Any) -> None:
-        """Wait until all gates let one more request pass, which then has passed."""
-
-    def leave_gates(self) -> None:
-        """Let another request pass the gates in place of one that passed and is not sent."""
-
-    def open_branch(self) -> Any:
-        """Return an exchange without a request, over a slot for a lane of a session besides its main line."""
-
-    def close_branch(self, exchange: Any) -> None:
-        """Take back the slot of a lane that is over."""
-
-
 class TurnExchanges(Protocol):
     """Sends the turns of sessions, each when it is due and those that it waits for have succeeded."""
 
     reconnects: int  # turns that went over another connection than the one of their lane before them
 
-    async def run(self, first: Any, carrier: TurnCarrier) -> None:
+    async def run(self, first: Any, carrier: Any) -> None:
         """Send all turns of the session that begins with `first`, as long as those they wait for succeed."""
 
     def build_ahead(self) -> bool:

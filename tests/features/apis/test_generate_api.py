@@ -12,8 +12,7 @@ from builders import recorded
 from builders.loops import loop_over
 from loadgen.features.apis.generate_api import Generate
 from loadgen.records.record import UNKNOWN, Record
-from loadgen.transport.failure import Failure, FailureKind
-from loadgen.wire.openai import CLOSING, ENDING, NOTHING, TOKEN
+from loadgen.transport.failure import FailureKind
 
 
 def sent(name: str) -> list[dict[str, Any]]:
@@ -87,62 +86,6 @@ def test_a_messages_tokens_are_how_much_the_running_count_grew(
     assert record.finish_reason == messages[-1]["meta_info"]["finish_reason"]["type"]
 
 
-def test_two_answers_of_one_request_are_counted_apart() -> None:
-    name = "sglang-0.5.23-skip-tokenizer/generate_batch_stream"
-    record = recorded.decode(name, recorded.reads(name))
-    assert (record.tokens.tolist(), record.output_tokens) == ([1] * 8, 8)
-
-
-@pytest.mark.parametrize(
-    ("messages", "failure", "tokens"),
-    [
-        (
-            [
-                SENT[0],
-                {
-                    "error": {
-                        "message": "The request is too long",
-                        "type": "x",
-                        "code": 400,
-                        "retryable": False,
-                    }
-                },
-            ],
-            Failure(FailureKind.IN_BAND, "400: The request is too long"),
-            1,
-        ),
-        ([{"error": "input_ids: expected array"}], Failure(FailureKind.IN_BAND, "input_ids: expected array"),
-         0),
-        (
-            [
-                {
-                    "text": "",
-                    "output_ids": [],
-                    "meta_info": {
-                        "id": "x",
-                        "finish_reason": {
-                            "type": "abort",
-                            "message": "The request queue is full.",
-                            "status_code": 503,
-                        },
-                        "completion_tokens": 0,
-                    },
-                }
-            ],
-            Failure(FailureKind.ABORTED, "finish_reason abort: The request queue is full."),
-            0,
-        ),
-        ([SENT[0], ended(SENT[1], {"type": "abort"})],
-         Failure(FailureKind.ABORTED, "finish_reason abort: the server stopped this request"), 2),
-    ],
-)  # fmt: skip
-def test_what_went_wrong_is_told_in_the_servers_words(
-    messages: list[dict[str, Any]], failure: Failure, tokens: int
-) -> None:
-    record = decode(messages)
-    assert (record.failure, int(record.tokens.sum())) == (failure, tokens)
-
-
 def test_what_came_before_a_malformed_message_is_kept() -> None:
     record = decode(SENT[:3], b'data: {"text":\n\n')
     assert record.failure is not None
@@ -162,32 +105,6 @@ def test_an_answer_in_one_piece_has_its_counts(name: str, input_tokens: int, tok
     record = recorded.decode(name, recorded.reads(name), keep_text=True)
     assert recorded.outcome(record) == (None, "length", input_tokens, tokens, True)
     assert (record.usage, record.text, record.tokens.tolist()) == (True, text, [])
-
-
-def test_an_answer_in_one_piece_that_was_stopped_is_a_failure() -> None:
-    body = msgspec.json.encode(ended(SENT[5], {"type": "abort", "message": "no"}))
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
-    record = recorded.decode("generate-nostream", [head, body])
-    assert record.failure == Failure(FailureKind.ABORTED, "finish_reason abort: no")
-    assert (record.output_tokens, record.input_tokens) == (6, 5)
-
-
-@pytest.mark.parametrize(
-    ("message", "carries"),
-    [
-        (SENT[0], TOKEN),
-        (IDS_ALONE[0], TOKEN),
-        ({"text": "", "meta_info": {"completion_tokens": 0}}, NOTHING),
-        ({"text": "", "meta_info": {"completion_tokens": 0, "finish_reason": {"type": "stop"}}}, CLOSING),
-    ],
-)
-def test_a_token_is_seen_by_the_count_not_the_text(message: dict[str, Any], carries: int) -> None:
-    data = msgspec.json.encode(message)
-    (found,) = Generate().read_messages(data)
-    assert [choice.classify() for choice in found.choices or ()] == [carries]
-    tail = b"5\r\n: x\n\n\r\n" + recorded.chunk(b"data: %b\n\n" % data)
-    assert Generate().has_token(tail) is (carries >= ENDING)
-    assert not Generate().has_token(tail[:-40])
 
 
 @pytest.mark.parametrize(("prompt", "key"), [([1, 2], "input_ids"), ("hi", "text")])

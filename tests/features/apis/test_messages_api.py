@@ -15,16 +15,13 @@ from loadgen.base.structs import replace
 from loadgen.base.urls import ApiPlace, choose_key_headers, parse_base_url
 from loadgen.engines.engines import ENGINES
 from loadgen.features.apis.messages_api import Messages, convert_body
-from loadgen.features.sessions import turn_sending
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan, list_api_headers
 from loadgen.plan.request_sources import ModelTarget, Seed
-from loadgen.records.decode import Decoder
 from loadgen.records.record import UNKNOWN, Record
 from loadgen.run.command.credentials import collect_credentials
 from loadgen.run.command.options import parse
 from loadgen.transport.failure import FailureKind
-from loadgen.wire.openai import CLOSING, MAYBE, NOTHING, TOKEN
 
 HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -287,33 +284,6 @@ def test_a_whole_answer_has_texts_thoughts_and_calls_alone() -> None:
     assert (record.cached_tokens, record.text) == (4, 'so itf{"a":1}')
 
 
-@loop_over(
-    ("event", "carries"),
-    [
-        (word("a"), [TOKEN]),
-        (word(""), [MAYBE]),
-        (delta(type="thinking_delta", thinking="a"), [TOKEN]),
-        (delta(type="input_json_delta", partial_json="{"), [TOKEN]),
-        (delta(type="input_json_delta", partial_json=""), [NOTHING]),
-        (delta(type="signature_delta", signature="a"), [NOTHING]),
-        (block(type="tool_use", id="a", name="f", input={}), [TOKEN]),
-        (block(type="text", text="a"), [TOKEN]),
-        (TEXT, []),
-        (begin(**USED), [NOTHING]),
-        (end("end_turn", output_tokens=2), [CLOSING]),
-        (end(None, output_tokens=2), []),
-        (PING, []),
-        (STOP, []),
-    ],
-)
-def test_what_an_event_carries_is_seen_as_it_comes(event: Event, carries: list[int]) -> None:
-    (found,) = Messages().read_messages(msgspec.json.encode(event))
-    assert [choice.classify() for choice in found.choices or ()] == carries
-    cut = recorded.chunk(named(PING)) + recorded.chunk(named(event))
-    assert Messages().has_token(cut) is (carries in ([TOKEN], [MAYBE]))
-    assert Messages().count_token_messages(cut) == carries.count(TOKEN)
-
-
 def test_a_request_has_its_limit_and_no_running_usage() -> None:
     api = Messages()
     body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
@@ -513,21 +483,6 @@ def test_what_sglang_does_not_count_is_a_note(engine: str, noted: bool) -> None:
     assert [note.startswith("in /v1/messages SGLang names cached tokens only") for note in notes] == [
         True
     ] * noted
-
-
-def test_a_live_answer_is_sent_back_without_its_reasoning() -> None:
-    name = "vllm-0.32/messages_thinking_stream"
-    job = turn_sending._make_live_judge(Decoder(Messages(), True), Messages())
-    answer = job(recorded.capture(recorded.reads(name)))
-    assert answer == {
-        "role": "assistant",
-        "content": "",
-        "reasoning": " actually_leveles <<_level keysmac IndexError",
-    }
-    answer = job(recorded.capture(recorded.reads("sglang-0.5.23/messages_stream")))
-    assert answer == {"role": "assistant", "content": " actually_leveles <<_level keysmac IndexError"}
-    body = msgspec.json.decode(made().body_after(1, [{**answer, "reasoning": "hm"}]))
-    assert body["messages"][1] == answer
 
 
 def test_recorded_conversations_have_tools_in_its_form(tmp_path: Any) -> None:

@@ -11,7 +11,6 @@ from builders.loops import loop_over
 from loadgen.features.apis.responses_api import Responses, convert_body, select_new_items
 from loadgen.records.record import Record
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.wire.openai import CLOSING, MAYBE, NOTHING, TOKEN
 
 HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -203,26 +202,6 @@ def test_what_is_no_whole_answer_fails(events: list[dict[str, Any]], kind: Failu
     record = decode(events, named=False)
     assert record.failure is not None
     assert record.failure.kind is kind
-
-
-@loop_over(
-    ("event", "carries"),
-    [
-        (delta("a"), [TOKEN]),
-        (delta("", "reasoning_text"), [MAYBE]),
-        (delta(""), [MAYBE]),
-        ({"type": "response.output_item.added", "item": {"type": "message"}}, []),
-        ({"type": "response.output_item.added", "item": {"type": "function_call", "name": "f"}}, [TOKEN]),
-        (ended(output=[]), [CLOSING]),
-        (delta(None), [NOTHING]),
-    ],
-)
-def test_a_token_is_seen_in_bytes_cut_out_of_a_stream(event: dict[str, Any], carries: list[int]) -> None:
-    line = msgspec.json.encode(event)
-    (message,) = Responses().read_messages(line)
-    assert [choice.classify() for choice in message.choices or ()] == carries
-    tail = b"event: x\n" + recorded.chunk(b"data: %b\n\n" % line)
-    assert Responses().count_token_messages(tail) == carries.count(TOKEN)
 
 
 def test_the_first_event_that_a_user_sees_follows_the_reasoning() -> None:
