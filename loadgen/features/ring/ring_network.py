@@ -12,7 +12,7 @@ import select
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -49,6 +49,8 @@ class RingSocket:
 
     def __init__(self, sock: Socket, port: int, poller: RingPoller) -> None:
         self.sock, self.port, self.poller, self.fd = sock, port, poller, sock.fileno()
+        self.bind, self.connect_ex, self.shutdown = sock.bind, sock.connect_ex, sock.shutdown
+        self.getsockopt, self.setsockopt = sock.getsockopt, sock.setsockopt
         self.begin_seq = -1  # of the server's first byte; -1: the ring has not shown it
         # Of the connection: read; known to have come, and to be looked at.
         self.read_bytes = self.due_bytes = 0
@@ -59,25 +61,6 @@ class RingSocket:
 
     def fileno(self) -> int:
         return self.fd
-
-    def bind(self, address: Any) -> None:
-        self.sock.bind(address)
-
-    def connect_ex(self, address: Any) -> int:
-        return self.sock.connect_ex(address)
-
-    @overload
-    def getsockopt(self, level: int, option: int, /) -> int: ...
-    @overload
-    def getsockopt(self, level: int, option: int, length: int, /) -> bytes: ...
-    def getsockopt(self, level: int, option: int, *length: int) -> int | bytes:
-        return self.sock.getsockopt(level, option, *length)
-
-    def setsockopt(self, level: int, option: int, value: int) -> None:
-        self.sock.setsockopt(level, option, value)
-
-    def shutdown(self, how: int) -> None:
-        self.sock.shutdown(how)
 
     def send(self, data: Any) -> int:
         if self.poller.has_seen(self):
@@ -201,7 +184,9 @@ class RingPoller:
     def __init__(self, network: Network, source: PacketRing, streams: int, round_ns: int) -> None:
         self.network, self.source, self.log = network, source, SegmentLog()
         self.round_ns = min(round_ns or _LONGEST_ROUND_NS, _LONGEST_ROUND_NS)
-        self.inner = network.poller()
+        self.inner = inner = network.poller()
+        self.fileno, self.close = inner.fileno, inner.close
+        self.register, self.modify, self.unregister = inner.register, inner.modify, inner.unregister
         self.now_ns = network.now_ns
         self.least_bytes = min(max(_WAITING_BYTES // max(streams, 1), _LEAST_READ), _MOST_READ)
         self.by_fd: Sequence[ReadBuffer | None] = ()  # the pool's
@@ -215,21 +200,6 @@ class RingPoller:
         self._turn_ns = self._learned_ns = self.now_ns()
         self._learned = 0  # segments
         self._rest_s = 0.0
-
-    def fileno(self) -> int:
-        return self.inner.fileno()
-
-    def register(self, fd: int, events: int) -> None:
-        self.inner.register(fd, events)
-
-    def modify(self, fd: int, events: int) -> None:
-        self.inner.modify(fd, events)
-
-    def unregister(self, fd: int) -> None:
-        self.inner.unregister(fd)
-
-    def close(self) -> None:
-        self.inner.close()
 
     def add(self, sock: RingSocket) -> None:
         """Watch a connection."""
@@ -274,7 +244,15 @@ class RingPoller:
 
     def _look(self, most_events: int) -> list[tuple[int, int]]:
         events = self.inner.poll(0, most_events)
-        self._drop_read_hints()
+        # The ring shows a segment before its socket has it: a hint stays until what is due was read.
+        for sock, tried_ns in [*self._hints.items()]:
+            intake = self.by_fd[sock.fd]
+            if not tried_ns or (sock.read_bytes < sock.due_bytes and intake is not None):
+                continue
+            del self._hints[sock]
+            # Once the head of a plain response was read, only segments that may end it count.
+            if intake is not None and intake.tail and intake.slot.tls is None:
+                self.eager[sock.port] = False  # its end is marked, or closes the connection
         self.take()
         now_ns = self.now_ns()
         if now_ns - self._turn_ns > _TURN_NS:
@@ -286,20 +264,6 @@ class RingPoller:
                     self._hints[sock] = now_ns
                     events.append((sock.fd, select.EPOLLIN))
         return events
-
-    def _drop_read_hints(self) -> None:
-        """Drop the hints whose due bytes were read since, and those of closed sockets.
-
-        The ring shows a segment before its socket has it. A plain connection whose response's head was read
-        is no longer `eager`: only segments that may end the response count.
-        """
-        for sock, tried_ns in [*self._hints.items()]:
-            intake = self.by_fd[sock.fd]
-            if not tried_ns or (sock.read_bytes < sock.due_bytes and intake is not None):
-                continue
-            del self._hints[sock]
-            if intake is not None and intake.tail and intake.slot.tls is None:
-                self.eager[sock.port] = False  # its end is marked, or closes the connection
 
     def take(self) -> None:
         """Take new segments from the ring and note which connections to read."""

@@ -155,16 +155,6 @@ def test_gpus_with_the_server_s_memory_and_those_of_exporters_count() -> None:
     assert found.server_gpus == ("GPU 0",)
 
 
-def test_memory_names_what_reads_it() -> None:
-    series: Series = {
-        ("server_bytes", "GPU 0"): dict.fromkeys(EACH, 1.0),
-        ("device_bytes", "GPU 0"): dict.fromkeys(EACH, 2.0),
-    }
-    found = sensed(series, 60, {"GPU 0": AMD})
-    assert found.server is not None
-    assert (found.server.how, require(found.device).how) == ("amdsmi, by process", "amdsmi, all processes")
-
-
 def test_many_gpus_of_several_machines_are_listed_by_machine() -> None:
     places = [f"GPU {n} of {host}" for host in ("a", "b") for n in range(8)]
     found = sensed(

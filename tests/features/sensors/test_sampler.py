@@ -128,23 +128,6 @@ def test_a_board_s_energy_holds_that_of_its_rails_and_its_gpu() -> None:
     )
 
 
-@loop_over(
-    ("series", "source"),
-    [
-        ({GPU: [0, 1]}, "NVML energy counter"),
-        (power([1, 1]), "NVML power, sampled every 1 s"),
-        ({GPU: [0, 1], ("power_w", "GPU 1"): [1, 1]}, "NVML energy counter, else power, sampled every 1 s"),
-        (
-            {("board_w", "VDD_CPU_CV"): [1, 1], ("board_w", "VDD_GPU_SOC"): [1, 1]},
-            "rails VDD_CPU_CV + VDD_GPU_SOC, sampled every 1 s",
-        ),
-    ],
-)
-def test_energy_names_its_source(series: dict[Key, Sequence[float | None]], source: str) -> None:
-    energy = require(sensed(series, 0, 1).energy)
-    assert energy.source == source
-
-
 def test_idle_power_is_of_the_same_gpus() -> None:
     rest: dict[Key, Sequence[float | None]] = {GPU: [0, 20, 40], ("energy_j", "GPU 1"): [0, 500, 1000]}
     run: dict[Key, Sequence[float | None]] = {
@@ -330,11 +313,6 @@ JETSON = SensorSummary(
 )
 def test_the_report_has_a_line_each(known: SensorSummary, tokens: int, lines: list[str]) -> None:
     assert render_summary(known, tokens) == lines
-
-
-@loop_over("known", [FULL, JETSON])
-def test_what_was_sensed_comes_back_from_json(known: SensorSummary) -> None:
-    assert SensorSummary.model_validate_json(known.model_dump_json()) == known
 
 
 class Counting(Sensor):
