@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -198,7 +199,11 @@ class _Checked:
             try:
                 row = decode(encoded)
             except NOT_JSON as error:
-                raise lines.refusal(i, _name_invalid(fields) + explain_json(encoded, error)) from None
+                why = explain_json(encoded, error)
+                with suppress(*NOT_JSON):
+                    name = msgspec.json.decode(fields["conversation_id"], type=str)
+                    why = f"conversation {quote_value(name)}: {why}"
+                raise lines.refusal(i, why) from None
             self._add(i, row)
 
     def _add(self, i: int, row: TurnRow) -> None:
@@ -269,14 +274,6 @@ def _name_conversation(lines: Lines, row: int) -> str:
     return (
         f"conversation {quote_value(msgspec.json.decode(_DECODE(lines[row])['conversation_id'], type=str))}"
     )
-
-
-def _name_invalid(fields: RowObject) -> str:
-    """Return `conversation 'c-3': ` for an invalid row; "" if its conversation cannot be read."""
-    try:
-        return f"conversation {quote_value(msgspec.json.decode(fields['conversation_id'], type=str))}: "
-    except NOT_JSON:
-        return ""
 
 
 class RecordedTurns(TurnRequests):

@@ -10,7 +10,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.errors import UsageError
@@ -96,57 +96,33 @@ def make_queue(job: Job, sessions: SessionPlan) -> TurnQueue:
     return TurnQueue(job, sessions, job.order.requests)
 
 
-class TurnPace(Protocol):
-    """When the turns of the sessions that begin in one slot are due, in nanoseconds."""
+class TurnPace:
+    """When the turns of sessions are due, in nanoseconds.
+
+    Each is due some time after what it waits for, for thinking or a tool's work. Or each slot is a user, with
+    turns at a fixed rate, which wait for the answer before; users are spread out.
+    """
+
+    def __init__(self, sessions: SessionPlan, begin_ns: int) -> None:
+        self._delays_ns, self._users, self._begin_ns = sessions.turns.delays_ns, sessions.users, begin_ns
+        self._period_ns = round(SECOND_NS / sessions.user_rate_per_s) if sessions.users else 0
+        self._turns: dict[int, int] = {}  # of each slot, so far
 
     def first_ns(self, slot: int, end_ns: int) -> int:
         """Return when the slot's next session begins, after the one before ended; 0: at once."""
+        return self.next_ns(slot, _NEW_SESSION, end_ns) if self._users else 0
 
     def next_ns(self, slot: int, index: int, end_ns: int) -> int:
         """Return when turn `index` is due, of which the last that it waits for ended at `end_ns`.
 
-        Call it once a turn.
+        Call it once a turn of the sessions that begin in a slot.
         """
-
-
-class Delays:
-    """A pace at which each turn is due some time after what it waits for: thinking, or a tool's work."""
-
-    def __init__(self, sessions: SessionPlan) -> None:
-        self.delays_ns = sessions.turns.delays_ns
-
-    def first_ns(self, slot: int, end_ns: int) -> int:
-        return 0
-
-    def next_ns(self, slot: int, index: int, end_ns: int) -> int:
-        return end_ns + int(self.delays_ns[index])
-
-
-class UserRate:
-    """A pace at which each slot is a user with turns due at a fixed rate; a turn waits for the answer."""
-
-    def __init__(self, sessions: SessionPlan, begin_ns: int) -> None:
-        self.period_ns = round(SECOND_NS / sessions.user_rate_per_s)
-        self.begin_ns, self.users = begin_ns, sessions.users
-        self._turns: dict[int, int] = {}  # of each slot, so far
-
-    def first_ns(self, slot: int, end_ns: int) -> int:
-        return self.next_ns(slot, _NEW_SESSION, end_ns)
-
-    def next_ns(self, slot: int, index: int, end_ns: int) -> int:
-        """Return when the slot's next turn is due, not before `end_ns`, and count it.
-
-        Users are spread out.
-        """
+        if not self._users:
+            return end_ns + int(self._delays_ns[index])
         turns = self._turns.get(slot, 0)
         self._turns[slot] = turns + 1
-        planned_ns = self.begin_ns + slot * self.period_ns // self.users + turns * self.period_ns
+        planned_ns = self._begin_ns + slot * self._period_ns // self._users + turns * self._period_ns
         return max(planned_ns, end_ns)
-
-
-def make_pace(sessions: SessionPlan, begin_ns: int) -> TurnPace:
-    """Make the pace of a job's turns that begins at `begin_ns`."""
-    return UserRate(sessions, begin_ns) if sessions.users else Delays(sessions)
 
 
 # When it is due, the number of the slot that its session began in, its index, its slot, its session.
@@ -166,7 +142,7 @@ class SessionSender(Sender):
     ) -> None:
         super().__init__(job, pool, turns.first, counters, send)
         self.turns = turns
-        self.pace = make_pace(turns.sessions, 0)
+        self.pace = TurnPace(turns.sessions, 0)
         self._waiting: list[Waiting] = []  # a heap
         self._due_ns: dict[Slot, int] = {}  # of the slots in it
         self._lanes: dict[Slot, tuple[OpenSession, int]] = {}  # of the slots that have one
@@ -176,7 +152,7 @@ class SessionSender(Sender):
     def begin(self, begin_ns: int) -> None:
         """Begin sending at `begin_ns`, and give each free slot the time of its first session."""
         super().begin(begin_ns)
-        self.pace = make_pace(self.turns.sessions, begin_ns)
+        self.pace = TurnPace(self.turns.sessions, begin_ns)
         slots = list(self.pool.free)
         self.pool.free.clear()
         for slot in slots:
@@ -361,7 +337,7 @@ class SessionExchanges:
     def __init__(self, job: Job, sessions: SessionPlan, begin_ns: int) -> None:
         self.job, self.begin_ns, self.reconnects = job, begin_ns, 0
         self.turns = make_queue(job, sessions)
-        self.pace: TurnPace = make_pace(sessions, begin_ns)
+        self.pace = TurnPace(sessions, begin_ns)
         self.build_ahead, self.bodies_digest = self.turns.build_ahead, self.turns.bodies_digest
 
     async def run(self, first: Exchange, carrier: HttpxTransport) -> None:

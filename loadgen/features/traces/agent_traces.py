@@ -76,58 +76,38 @@ class WekaSession(msgspec.Struct, gc=False):
     hash_id_scope: str = _LOCAL
 
 
-class _FileFacts(msgspec.Struct):
-    """What holds of a whole file, found before its requests are read."""
-
-    sessions: int = 0
-    blocks: set[int] = set()
-    ids: set[str | int | None] = set()
-    relative: bool = False  # a sub-agent's times count from its own begin
-    whole: bool = True  # all times are whole seconds
-
-    def add(self, session: WekaSession) -> None:
-        """Add a session; raises ValueError for an unknown scope, an id again, or agents nested too deep."""
-        self.sessions += 1
-        if session.hash_id_scope not in (_LOCAL, _GLOBAL):
-            raise ValueError(
-                f"hash_id_scope {quote_value(session.hash_id_scope)} is neither {_LOCAL} nor {_GLOBAL}"
-            )
-        if session.id is not None and session.id in self.ids:
-            raise ValueError(
-                f"id {quote_value(session.id)} is that of an earlier session: leave one of them out"
-            )
-        self.ids.add(session.id)
-        self.blocks.add(session.block_size)
-        level = [(entry, 0.0) for entry in session.requests]
-        for _ in range(MOST_DEPTH):
-            self.whole = self.whole and all(entry.t.is_integer() for entry, _ in level)
-            self.relative = self.relative or any(entry.t < begin_s for entry, begin_s in level)
-            level = [(inner, entry.t) for entry, _ in level for inner in entry.requests or ()]
-            if not level:
-                return
-        raise ValueError(f"its sub-agents are nested more than {MOST_DEPTH} deep")
-
-
 def read_weka(lines: Lines) -> TraceRows:
     """Read the requests of sessions, one a row, sorted by time; raises UsageError that names the row.
 
     All sessions begin at once, as in the file. Requests without tokens in prompt or answer are skipped and
     counted. Raises UsageError for blocks of several sizes, too.
     """
-    facts, found = _FileFacts(), 0
+    ids, blocks, found = set[str | int | None](), set[int](), 0
+    is_relative, is_whole = False, True  # a sub-agent's times count from its own begin; all are whole seconds
     for i, session in enumerate(lines.decode_rows(WekaSession)):
-        try:
-            facts.add(session)
-        except ValueError as error:
-            raise lines.refusal(i, f"{error}") from None
-    if len(facts.blocks) > 1:
-        sizes = ", ".join(map(str, sorted(facts.blocks)))
+        if session.hash_id_scope not in (_LOCAL, _GLOBAL):
+            scope = quote_value(session.hash_id_scope)
+            raise lines.refusal(i, f"hash_id_scope {scope} is neither {_LOCAL} nor {_GLOBAL}")
+        if session.id is not None and session.id in ids:
+            named = quote_value(session.id)
+            raise lines.refusal(i, f"id {named} is that of an earlier session: leave one of them out")
+        ids.add(session.id)
+        blocks.add(session.block_size)
+        level, depth = [(entry, 0.0) for entry in session.requests], 0
+        while level:
+            if depth == MOST_DEPTH:
+                raise lines.refusal(i, f"its sub-agents are nested more than {MOST_DEPTH} deep")
+            is_whole = is_whole and all(entry.t.is_integer() for entry, _ in level)
+            is_relative = is_relative or any(entry.t < begin_s for entry, begin_s in level)
+            level = [(inner, entry.t) for entry, _ in level for inner in entry.requests or ()]
+            depth += 1
+    if len(blocks) > 1:
+        sizes = ", ".join(map(str, sorted(blocks)))
         raise lines.file.refusal(f"its sessions have blocks of {sizes} tokens: give a file for each size")
-    columns = TraceColumns(SECOND_NS if facts.whole else 1)
+    columns = TraceColumns(SECOND_NS if is_whole else 1)
     for i, session in enumerate(lines.decode_rows(WekaSession)):
-        scope = None if session.hash_id_scope == _GLOBAL else i
         try:
-            found += _add_session(columns, lines.number(i), scope, session, facts.relative)
+            found += _add_session(columns, lines.number(i), i, session, is_relative)
         except OverflowError:
             raise lines.refusal(i, "hash_ids holds a number of more than 63 bits") from None
     if not len(columns):
@@ -135,16 +115,14 @@ def read_weka(lines: Lines) -> TraceRows:
     left_out = found - len(columns)
     return columns.make_sessions(
         lines,
-        facts.blocks.pop(),
+        blocks.pop(),
         file_rows=found,
-        skipped={"no token in the prompt or in the answer": left_out} if left_out else {},
-        timed_notes=(_AT_ONCE.format(facts.sessions),) if facts.sessions > 1 else (),
+        skipped={_NO_TOKEN: left_out} if left_out else {},
+        timed_notes=(_AT_ONCE.format(len(lines)),) if len(lines) > 1 else (),
     )
 
 
-def _add_session(
-    columns: TraceColumns, number: int, scope: int | None, session: WekaSession, relative: bool
-) -> int:
+def _add_session(columns: TraceColumns, number: int, scope: int, session: WekaSession, relative: bool) -> int:
     """Add the requests of a session that can be sent; return how many it has in all."""
     calls = RecordedCalls()
     listed = list(_list_calls(session.requests, calls, relative))
@@ -153,7 +131,7 @@ def _add_session(
         pause_ns = UNKNOWN_NS if request.think_time is None else round(request.think_time * SECOND_NS)
         calls.add(begin_ns, end_ns, agent, pause_ns)
         ids = np.array(request.hash_ids or [], np.int64)
-        hashes = (ids if scope is None else scope_hashes(ids, scope)).tolist()
+        hashes = (ids if session.hash_id_scope == _GLOBAL else scope_hashes(ids, scope)).tolist()
         columns.add(begin_ns, (request.prompt, request.answer), number, number, hashes)
     if sent:
         columns.trees.add(calls)

@@ -28,7 +28,7 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines, OpenedFile, explain_json
 from loadgen.base.text import format_count
-from loadgen.base.untrusted import NOT_JSON
+from loadgen.base.untrusted import NOT_JSON, read_number
 from loadgen.features.traces.trace_heads import list_client_files
 from loadgen.features.traces.trace_rows import TraceRows, parse_number, read_row_cells
 from loadgen.plan.request_sources import RandomStream
@@ -43,43 +43,10 @@ _GAPS: dict[str, Callable[[np.random.Generator, float, int], Float64]] = {
 }
 
 
-class RateWindow(msgspec.Struct, frozen=True):
-    """How many requests a client sends in a window of the day, and the distribution of their gaps."""
-
-    begin_s: float
-    end_s: float
-    rate_per_s: float
-    pattern: str
-    shape: float
-
-    def draw_offsets_s(self, rng: np.random.Generator) -> Float64:
-        """Draw the requests' times after the window's begin, in seconds: ascending, rate × width of them."""
-        width = self.end_s - self.begin_s
-        count = round(self.rate_per_s * width)
-        gaps = np.maximum(_GAPS[self.pattern](rng, self.shape, count + 1), np.finfo(float).tiny)
-        offsets_s: Float64 = np.cumsum(gaps)[:count] / gaps.sum() * width
-        return offsets_s
-
-
-class LengthHistogram(msgspec.Struct, frozen=True):
-    """The probability of each length; `lens` int64, `edges` the cumulative probabilities."""
-
-    lens: Int64
-    edges: Float64
-
-    def draw(self, rng: np.random.Generator, n: int) -> Int64:
-        """Draw n lengths in tokens, int64[n]."""
-        places = np.searchsorted(self.edges, rng.random(n) * self.edges[-1], "right")
-        lens: Int64 = self.lens[np.minimum(places, len(self.lens) - 1)]
-        return lens
-
-
-class ServegenClient(msgspec.Struct, frozen=True):
-    """One client of the trace: its windows, and its histograms of prompts and answers by start time."""
-
-    name: str
-    windows: list[RateWindow]
-    lengths: dict[int, tuple[LengthHistogram, LengthHistogram]]
+# A stretch of a client's day: begin and end (s), requests per second, and the pattern and shape of the gaps.
+_Window = tuple[float, float, float, str, float]
+# The lengths of a histogram, int64, and the cumulative probability of each, float64.
+_Histogram = tuple[Int64, Float64]
 
 
 def read_servegen(
@@ -94,23 +61,25 @@ def read_servegen(
     files = sorted(list_client_files(path), key=lambda pair: (int(pair[0][2]), pair[1]))
     if not files:
         raise UsageError(f"{flag} {path}: no file of ServeGen's there: they end in chunk-N-trace.csv")
-    clients = [_read_client(at, match[1], flag, hashed.update) for match, at in files]
+    clients = [(match[1], *_read_client(at, match[1], flag, hashed.update)) for match, at in files]
     last_s = math.inf if end_s is None else end_s
     offsets, prompts, answers = [np.zeros(0)], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     drawn = 0
-    for client in clients:
-        for window in client.windows:
-            if window.rate_per_s <= 0 or window.end_s <= begin_s or window.begin_s >= last_s:
+    for name, windows, lengths in clients:
+        for window in windows:
+            window_begin_s, window_end_s, rate_per_s, *_ = window
+            if rate_per_s <= 0 or window_end_s <= begin_s or window_begin_s >= last_s:
                 continue
-            drawn += round(window.rate_per_s * (window.end_s - window.begin_s))
+            drawn += round(rate_per_s * (window_end_s - window_begin_s))
             if drawn > _MOST_ROWS:
                 raise UsageError(f"{flag} {path}: more than {_MOST_ROWS:,} requests: give --trace-window")
-            rng = stream.rng(f"servegen {client.name} {window.begin_s:g}")
-            offsets.append(window.begin_s + window.draw_offsets_s(rng))
-            begun = [begin for begin in client.lengths if begin <= window.begin_s]
-            histograms = client.lengths[max(begun) if begun else min(client.lengths)]
-            for lens, histogram in zip((prompts, answers), histograms, strict=True):
-                lens.append(histogram.draw(rng, len(offsets[-1])))
+            rng = stream.rng(f"servegen {name} {window_begin_s:g}")
+            offsets.append(_draw_offsets_s(window, rng))
+            begun = [begin for begin in lengths if begin <= window_begin_s]
+            histograms = lengths[max(begun) if begun else min(lengths)]
+            for column, (lens, edges) in zip((prompts, answers), histograms, strict=True):
+                places = np.searchsorted(edges, rng.random(len(offsets[-1])) * edges[-1], "right")
+                column.append(lens[np.minimum(places, len(lens) - 1)])
     at_ns = np.rint(np.concatenate(offsets) * SECOND_NS).astype(np.int64)
     order = np.argsort(at_ns, kind="stable")
     if not len(order):
@@ -129,7 +98,19 @@ def read_servegen(
     )
 
 
-def _read_client(at: Path, name: str, flag: str, hash_bytes: Callable[[bytes], None]) -> ServegenClient:
+def _draw_offsets_s(window: _Window, rng: np.random.Generator) -> Float64:
+    """Draw the ascending times of a window's requests in seconds, rate × width of them."""
+    begin_s, end_s, rate_per_s, pattern, shape = window
+    count = round(rate_per_s * (end_s - begin_s))
+    gaps = np.maximum(_GAPS[pattern](rng, shape, count + 1), np.finfo(float).tiny)
+    offsets_s: Float64 = begin_s + np.cumsum(gaps)[:count] / gaps.sum() * (end_s - begin_s)
+    return offsets_s
+
+
+def _read_client(
+    at: Path, name: str, flag: str, hash_bytes: Callable[[bytes], None]
+) -> tuple[list[_Window], dict[int, tuple[_Histogram, _Histogram]]]:
+    """Read a client's windows, and its histograms of prompts and answers by start time."""
     lines = Lines.open(str(at), flag)
     data = OpenedFile(str(at.with_name(f"{name}-dataset.json")), flag)
     hash_bytes(f"{lines.digest()} {data.digest()}".encode())
@@ -147,12 +128,12 @@ def _read_client(at: Path, name: str, flag: str, hash_bytes: Callable[[bytes], N
         for begin, fields in table.items()
         if any(str(text).strip(" {}") for text in fields.values())
     }
-    if not lengths and any(window.rate_per_s > 0 for window in windows):
+    if not lengths and any(rate_per_s > 0 for _, _, rate_per_s, *_ in windows):
         raise data.refusal("has no histogram of lengths")
-    return ServegenClient(name, windows, lengths)
+    return windows, lengths
 
 
-def _read_windows(lines: Lines) -> list[RateWindow]:
+def _read_windows(lines: Lines) -> list[_Window]:
     """Read the windows of a client's day, each until the next begins; raises UsageError with the row."""
     begins: list[float] = []
     rates: list[tuple[float, str, float]] = []
@@ -174,10 +155,10 @@ def _read_windows(lines: Lines) -> list[RateWindow]:
         rates.append((0.0 if silent else rate, cells[3], shape))
     width = begins[1] - begins[0] if len(begins) > 1 else _LAST_WINDOW_S
     ends = [*begins[1:], begins[-1] + width]
-    return [RateWindow(b, e, *rate) for b, e, rate in zip(begins, ends, rates, strict=True)]
+    return [(begin, end, *rate) for begin, end, rate in zip(begins, ends, rates, strict=True)]
 
 
-def _read_histogram(data: OpenedFile, begin: int, fields: Mapping[str, Any], name: str) -> LengthHistogram:
+def _read_histogram(data: OpenedFile, begin: int, fields: Mapping[str, Any], name: str) -> _Histogram:
     """Read one histogram of a JSON file, a text as "{45: 0.01, 46: 0.02}"; raises UsageError."""
     text = fields.get(name)
     if not isinstance(text, str):
@@ -186,16 +167,8 @@ def _read_histogram(data: OpenedFile, begin: int, fields: Mapping[str, Any], nam
         )
     pairs = [_PAIR.fullmatch(part) for part in text.strip().strip("{}").split(",")]
     lens = np.array([int(pair[1]) for pair in pairs if pair], np.int64)
-    weights = np.array([_read_weight(pair[2]) for pair in pairs if pair])
+    weights = np.array([read_number(pair[2]) for pair in pairs if pair], np.float64)
     weights[lens == 0] = 0  # a request without tokens cannot be sent
     if None in pairs or not weights.sum() > 0 or lens.max() > parsing.MOST_TOKENS:
         raise data.refusal(f"its {name} at {begin} is not a histogram of lengths in tokens")
-    return LengthHistogram(lens[weights > 0], np.cumsum(weights[weights > 0]))
-
-
-def _read_weight(text: str) -> float:
-    try:
-        weight = float(text)
-    except ValueError:
-        return math.nan
-    return weight if 0 <= weight <= 1e15 else math.nan
+    return lens[weights > 0], np.cumsum(weights[weights > 0])

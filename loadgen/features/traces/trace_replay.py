@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, cast
 
 import msgspec
@@ -30,7 +31,7 @@ from loadgen.features.traces.trace_blocks import (
 )
 from loadgen.features.traces.trace_heads import CLOSED
 from loadgen.features.traces.trace_rows import Hashes, TraceRows
-from loadgen.features.traces.trace_schedule import TraceSchedule, TraceSelection, TraceWindow
+from loadgen.features.traces.trace_schedule import TraceSelection, TraceWindow, make_schedule
 from loadgen.plan.model_files import find_vocabulary
 from loadgen.plan.planned_requests import (
     RECORDED,
@@ -59,7 +60,6 @@ from loadgen.wire.openai import Dialect
 
 _BITS = 2**64
 IDS = "ids"
-_PIECE = 4096  # rows whose hashes are hashed at once
 _NO_LENGTHS = (
     "--trace {file}: has calls whose prompts are recorded as messages, without their tokens, and requests go "
     "to {path}: use --backend openai-chat"
@@ -107,20 +107,26 @@ def replay(
     profile, (kind, name) = inputs.profile, named
     window, closed = TraceWindow.parse(profile.trace_window), profile.trace_replay == CLOSED
     picked = TraceSelection.select(trace, profile, window, None if closed else inputs.most)
-    held, schedule, sessions = len(picked.places), None, None
+    turns, offsets_ns, schedule, notes = None, None, None, [*trace.notes]
     if closed:
-        sessions = TraceSessions.make(trace, picked, profile, inputs.most)
-        picked, held = sessions.picked, len(sessions.picked.places)
+        picked, turns, more = _choose_sessions(trace, picked, profile, inputs.most)
+        notes += more
+    else:
+        notes += trace.timed_notes
+    held = len(picked.places)
     if profile.timed:
         rng = make_arrival_rng(inputs.stream)
-        schedule = TraceSchedule.make(trace, picked.places, profile, window, name, rng)
-        picked = picked.take_first(len(schedule.offsets_ns))
+        offsets_ns, schedule, more = make_schedule(trace, picked.places, profile, window, name, rng)
+        notes += more
+        sent = slice(len(offsets_ns))
+        columns = (picked.places[sent], picked.input_lens[sent], picked.output_lens[sent])
+        picked = TraceSelection(*columns, picked.skipped, picked.clipped)
     recorded = trace.recorded
     if recorded is not None:
         most = profile.trace_max_output_len or parsing.MOST_TOKENS
         lens = recorded.lengthen(picked.places, (picked.input_lens, picked.output_lens), most)
         picked = replace(picked, output_lens=lens)
-    made = make(picked, held, None if sessions is None else sessions.turns)
+    made = make(picked, held, turns)
     if profile.assistant == "live" and not hasattr(made.requests, "request_after"):
         raise UsageError(_NOT_LIVE.format(file=trace.file))
     reuse = _find_reuse(trace, picked, made)
@@ -137,18 +143,13 @@ def replay(
             clipped=picked.clipped,
             text=made.text,
             reusable_tokens=None if reuse is None else int(reuse.tokens.sum()),
-            schedule=None if schedule is None else schedule.facts,
+            schedule=schedule,
         ),
-        None if schedule is None else schedule.offsets_ns,
+        offsets_ns,
         ids_source=made.ids_source,
-        notes=(
-            *trace.notes,
-            *(trace.timed_notes if sessions is None else sessions.notes),
-            *(() if schedule is None else schedule.notes),
-            *made.notes,
-        ),
+        notes=(*notes, *made.notes),
         sessions=None if trace.sessions is None else trace.sessions[picked.places],
-        turns=None if sessions is None else sessions.turns,
+        turns=turns,
         cancellations=None if recorded is None else recorded.make_cancellations(picked.places),
     )
 
@@ -275,8 +276,10 @@ class ReplayedRequests(PromptRequests):
         """Return a hash of all that prompts depend on: lengths, hashes, seeds, block size, ids."""
         rounds = () if self._rounds is None else (self._rounds,)
         columns = (self.input_lens, self.output_lens, self._places, self.hash_counts, *rounds)
+        spans = zip(self.begins.tolist(), (self.begins + self.hash_counts).tolist(), strict=True)
+        pieces = (self._hashes[begin:end].astype("<i8").tobytes() for begin, end in spans)
         own = () if self._recorded is None else self._recorded.list_contents(self._places)
-        return fingerprint(self.format, columns, [self._content.digest(), *self._list_hash_pieces(), *own])
+        return fingerprint(self.format, columns, chain([self._content.digest()], pieces, own))
 
     def places(self, i: int, length: int) -> Int64:
         """Return the prompt of request i as `length` indices into the content's tokens."""
@@ -286,16 +289,6 @@ class ReplayedRequests(PromptRequests):
         if self._rounds is not None and (number := int(self._rounds[i])):
             hashes, row = scope_hashes(hashes, number), row + number * self._trace_len
         return self._content.places(hashes, length, row)
-
-    def _list_hash_pieces(self) -> Iterator[bytes]:
-        for first in range(0, len(self.begins), _PIECE):
-            spans = zip(
-                self.begins[first : first + _PIECE].tolist(),
-                self.hash_counts[first : first + _PIECE].tolist(),
-                strict=True,
-            )
-            pieces = [self._hashes[begin : begin + count] for begin, count in spans]
-            yield np.concatenate(pieces).astype("<i8").tobytes()
 
 
 class ReplayedWords(ReplayedRequests):
@@ -332,59 +325,51 @@ class ReplayedWords(ReplayedRequests):
         return super().digest() + hashlib.blake2b(counted, digest_size=8).hexdigest()
 
 
-class TraceSessions(msgspec.Struct, frozen=True):
-    """The selected rows of a trace, session after session, and the sessions' turns."""
+def _choose_sessions(
+    rows: TraceRows, picked: TraceSelection, profile: Profile, most: int | None
+) -> tuple[TraceSelection, Turns, list[str]]:
+    """Choose --num-sessions of the selected rows' sessions, and `most` requests, with turns and notes.
 
-    picked: TraceSelection
-    turns: Turns
-    notes: tuple[str, ...] = ()
-
-    @classmethod
-    def make(
-        cls, rows: TraceRows, picked: TraceSelection, profile: Profile, most: int | None
-    ) -> TraceSessions:
-        """Make the sessions of selected rows: --num-sessions of them, and `most` requests.
-
-        They are repeated where the trace has fewer, unless --no-oversample is given. A row that waited for
-        one which is left out waits for what that one waited for. Delays are divided by --speed-up, and then
-        capped by --trace-idle-cap. Raises UsageError if the trace has no sessions.
-        """
-        if rows.waits is None or rows.delays_ns is None or rows.sessions is None:
-            raise UsageError(_NO_SESSIONS.format(file=rows.file))
-        waits, sessions = keep_rows(rows.waits, picked.places), rows.sessions[picked.places]
-        order = np.argsort(sessions, kind="stable").astype(np.int64)
-        counts = np.unique(sessions, return_counts=True)[1].astype(np.int64)
-        begins = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-        delays_ns = np.rint(rows.delays_ns[picked.places][order] / profile.speed_up).astype(np.int64)
-        delays_ns[begins[:-1]] = 0
-        if profile.trace_idle_cap is not None:
-            delays_ns = np.minimum(delays_ns, round(profile.trace_idle_cap * SECOND_NS))
-        turns = Turns(begins, delays_ns, number_lanes(reorder_waits(waits, order), begins))
-        held = len(counts)
-        sessions_sent = np.arange(count_sessions(turns, profile, most))
-        chosen = turns.list_chosen(sessions_sent % held)
-        rounds = np.repeat(sessions_sent // held, counts[sessions_sent % held])
-        turns = turns.choose(sessions_sent % held)
-        if most is not None and most < int(turns.begins[-1]):
-            turns = turns.cut(most)
-        count = int(turns.begins[-1])
-        places = order[chosen[:count]]
-        selected = msgspec.structs.replace(
-            picked,
-            places=picked.places[places],
-            input_lens=picked.input_lens[places],
-            output_lens=picked.output_lens[places],
-            rounds=rounds[:count] if rounds.any() else None,
-        )
-        notes = list[str]()
-        if profile.num_sessions is not None and len(turns) < profile.num_sessions:
-            notes.append(f"the trace has {held} of the {profile.num_sessions} sessions that were asked for")
-        if len(turns) > held:
-            prompts = "each time with prompts of their own"
-            if rows.messages is not None:
-                prompts = "with the prompts that it recorded"
-            notes.append(f"the {held} sessions of the trace are repeated, {prompts}")
-        return cls(selected, turns, tuple(notes))
+    They are repeated where the trace has fewer, unless --no-oversample is given. A row that waited for one
+    which is left out waits for what that one waited for. Delays are divided by --speed-up, and then capped by
+    --trace-idle-cap. Raises UsageError if the trace has no sessions.
+    """
+    if rows.waits is None or rows.delays_ns is None or rows.sessions is None:
+        raise UsageError(_NO_SESSIONS.format(file=rows.file))
+    waits, sessions = keep_rows(rows.waits, picked.places), rows.sessions[picked.places]
+    order = np.argsort(sessions, kind="stable").astype(np.int64)
+    counts = np.unique(sessions, return_counts=True)[1].astype(np.int64)
+    begins = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+    delays_ns = np.rint(rows.delays_ns[picked.places][order] / profile.speed_up).astype(np.int64)
+    delays_ns[begins[:-1]] = 0
+    if profile.trace_idle_cap is not None:
+        delays_ns = np.minimum(delays_ns, round(profile.trace_idle_cap * SECOND_NS))
+    turns = Turns(begins, delays_ns, number_lanes(reorder_waits(waits, order), begins))
+    held = len(counts)
+    sessions_sent = np.arange(count_sessions(turns, profile, most))
+    chosen = turns.list_chosen(sessions_sent % held)
+    rounds = np.repeat(sessions_sent // held, counts[sessions_sent % held])
+    turns = turns.choose(sessions_sent % held)
+    if most is not None and most < int(turns.begins[-1]):
+        turns = turns.cut(most)
+    count = int(turns.begins[-1])
+    places = order[chosen[:count]]
+    selected = replace(
+        picked,
+        places=picked.places[places],
+        input_lens=picked.input_lens[places],
+        output_lens=picked.output_lens[places],
+        rounds=rounds[:count] if rounds.any() else None,
+    )
+    notes = list[str]()
+    if profile.num_sessions is not None and len(turns) < profile.num_sessions:
+        notes.append(f"the trace has {held} of the {profile.num_sessions} sessions that were asked for")
+    if len(turns) > held:
+        prompts = "each time with prompts of their own"
+        if rows.messages is not None:
+            prompts = "with the prompts that it recorded"
+        notes.append(f"the {held} sessions of the trace are repeated, {prompts}")
+    return selected, turns, notes
 
 
 def keep_rows(waits: Waits, places: Int64) -> Waits:
@@ -416,7 +401,7 @@ def number_lanes(waits: Waits, begins: Int64) -> Waits:
         numbers: dict[int, int] = {}
         own = lanes[begin:end].tolist()
         lanes[begin:end] = [numbers.setdefault(lane, len(numbers)) for lane in own]
-    return msgspec.structs.replace(waits, lanes=lanes)
+    return replace(waits, lanes=lanes)
 
 
 class MessageRequests(TurnRequests):

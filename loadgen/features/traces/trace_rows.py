@@ -115,15 +115,24 @@ class TraceColumns:
             self._hashes.extend(value - _WORD if _WORD // 2 <= value < _WORD else value for value in hashes)
         self._ends.append(len(self._hashes))
 
-    def make(self, lines: Lines, block: int = NO_BLOCKS, **others: Any) -> TraceRows:
-        """Make the rows of the file as they were added, with `others` of their fields."""
+    @property
+    def sessions(self) -> Int64:
+        """Of which session each row is."""
+        return np.frombuffer(self._columns[-1], np.int64)
+
+    @property
+    def blocks(self) -> int:
+        """How many hashes all rows have."""
+        return len(self._hashes)
+
+    def make(self, file: str, digest: str, block: int = NO_BLOCKS, **others: Any) -> TraceRows:
+        """Make the rows of a file as they were added, with `others` of their fields."""
         is_narrow = self._hashes.typecode == "i"
         hashes: Hashes = (
             np.frombuffer(self._hashes, np.int32) if is_narrow else np.frombuffer(self._hashes, np.int64)
         )
         starts = np.frombuffer(self._ends, np.int64)
         at_ns, prompts, answers, numbers = (np.frombuffer(column, np.int64) for column in self._columns[:4])
-        file, digest = lines.path, lines.digest()
         return TraceRows(at_ns, prompts, answers, numbers, hashes, starts, file, digest, block, **others)
 
     def make_sessions(self, lines: Lines, block: int = NO_BLOCKS, **others: Any) -> TraceRows:
@@ -132,29 +141,37 @@ class TraceColumns:
         These count from the first. Rows of one session must be in that order already.
         """
         waits, delays_ns = self.trees.make()
-        rows = self.make(lines, block, **others)
-        order = np.argsort(rows.at_ns, kind="stable").astype(np.int64)
-        counts = np.diff(rows.starts)[order]
-        starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-        hashes = np.empty_like(rows.hashes)  # row by row: their indices would be as long again
-        spans = zip(starts.tolist(), rows.starts[order].tolist(), counts.tolist(), strict=False)
-        for begin, earlier, count in spans:
-            hashes[begin : begin + count] = rows.hashes[earlier : earlier + count]
-        return replace(
-            rows,
-            at_ns=rows.at_ns[order] - rows.at_ns[order[0]],
-            input_lens=rows.input_lens[order],
-            output_lens=rows.output_lens[order],
-            numbers=rows.numbers[order],
-            hashes=hashes,
-            starts=starts,
-            sessions=np.frombuffer(self._columns[-1], np.int64)[order],
-            waits=reorder_waits(waits, order),
-            delays_ns=delays_ns[order],
-            growth=None if rows.growth is None else rows.growth.reorder(order),
-            messages=None if rows.messages is None else rows.messages.reorder(order),
-            recorded=None if rows.recorded is None else rows.recorded.reorder(order),
-        )
+        others |= {"sessions": self.sessions, "waits": waits, "delays_ns": delays_ns}
+        return sort_by_time(self.make(lines.path, lines.digest(), block, **others))
+
+
+def sort_by_time(rows: TraceRows) -> TraceRows:
+    """Return the rows of sessions in the order of their times, which then count from the first.
+
+    Those of one session must be in it already.
+    """
+    order = np.argsort(rows.at_ns, kind="stable").astype(np.int64)
+    counts = np.diff(rows.starts)[order]
+    starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+    hashes = np.empty_like(rows.hashes)  # row by row: their indices would be as long again
+    spans = zip(starts.tolist(), rows.starts[order].tolist(), counts.tolist(), strict=False)
+    for begin, earlier, count in spans:
+        hashes[begin : begin + count] = rows.hashes[earlier : earlier + count]
+    return replace(
+        rows,
+        at_ns=rows.at_ns[order] - rows.at_ns[order[0]],
+        input_lens=rows.input_lens[order],
+        output_lens=rows.output_lens[order],
+        numbers=rows.numbers[order],
+        hashes=hashes,
+        starts=starts,
+        sessions=None if rows.sessions is None else rows.sessions[order],
+        waits=None if rows.waits is None else reorder_waits(rows.waits, order),
+        delays_ns=None if rows.delays_ns is None else rows.delays_ns[order],
+        growth=None if rows.growth is None else rows.growth.reorder(order),
+        messages=None if rows.messages is None else rows.messages.reorder(order),
+        recorded=None if rows.recorded is None else rows.recorded.reorder(order),
+    )
 
 
 def read_rows(lines: Lines, rows: Iterable[TimedRow], unit_ns: int, block: int = NO_BLOCKS) -> TraceRows:
@@ -183,7 +200,8 @@ def read_rows(lines: Lines, rows: Iterable[TimedRow], unit_ns: int, block: int =
             raise lines.refusal(i, "hash_ids holds a number of more than 64 bits") from None
     if not len(columns):
         raise lines.file.refusal("no row has tokens in its prompt and in its answer")
-    return columns.make(lines, block, file_rows=count, skipped=dict(sorted(skipped.items())))
+    left_out = dict(sorted(skipped.items()))
+    return columns.make(lines.path, lines.digest(), block, file_rows=count, skipped=left_out)
 
 
 class HashedRow(msgspec.Struct, gc=False):

@@ -104,70 +104,48 @@ class TraceSelection(msgspec.Struct, frozen=True):
             int(cut.sum()),
         )
 
-    def take_first(self, count: int) -> TraceSelection:
-        """Return the first `count` of these requests, with `skipped` and `clipped` unchanged."""
-        return TraceSelection(
-            self.places[:count], self.input_lens[:count], self.output_lens[:count], self.skipped, self.clipped
-        )
 
+def make_schedule(
+    rows: TraceRows, places: Int64, profile: Profile, window: TraceWindow, name: str, rng: np.random.Generator
+) -> tuple[Int64, ScheduleFacts, list[str]]:
+    """Make the due times (ns after the start) of the rows at `places`, with facts and notes on them.
 
-class TraceSchedule(msgspec.Struct, frozen=True):
-    """When the selected requests are due after the start, int64[requests] (ns), and what to report."""
-
-    offsets_ns: Int64
-    facts: ScheduleFacts
-    notes: tuple[str, ...] = ()
-
-    @classmethod
-    def make(
-        cls,
-        rows: TraceRows,
-        places: Int64,
-        profile: Profile,
-        window: TraceWindow,
-        name: str,
-        rng: np.random.Generator,
-    ) -> TraceSchedule:
-        """Make the due times (ns after the start) of the rows at `places`; `name` is the trace's format.
-
-        In order: window, jitter (all that is drawn from `rng`), speed, idle cap; --duration drops later rows.
-        Raises UsageError if no request is left.
-        """
-        at_ns = rows.at_ns[places]
-        grid_ns, notes = find_grid_ns(rows.at_ns), []
-        begin_ns = at_ns[0] if window.start_s is None else round(window.start_s * SECOND_NS)
-        after_ns = at_ns - begin_ns
-        spread = profile.trace_jitter == "uniform" and grid_ns > 0
-        if spread:
-            after_ns = np.sort(after_ns + rng.integers(0, grid_ns, len(after_ns)))
-        elif profile.trace_jitter == "uniform":
-            notes.append("--trace-jitter has no effect: the trace's times are on no grid")
-        offsets_ns = np.rint(after_ns / profile.speed_up).astype(np.int64)
-        cut_ns = 0
-        if profile.trace_idle_cap is not None:
-            gaps_ns = np.diff(offsets_ns, prepend=0)  # also before the first
-            capped_ns = np.minimum(gaps_ns, round(profile.trace_idle_cap * SECOND_NS))
-            offsets_ns, cut_ns = np.cumsum(capped_ns), int((gaps_ns - capped_ns).sum())
-        if profile.duration is not None:
-            offsets_ns = offsets_ns[: np.searchsorted(offsets_ns, profile.duration_ns)]
-        count = len(offsets_ns)
-        if not count:
-            raise UsageError(
-                f"--duration {profile.duration:g}: no request of {rows.file} is due before it ends"
-            )
-        span_s = int(offsets_ns[-1] - offsets_ns[0]) / SECOND_NS
-        facts = ScheduleFacts(
-            format=name,
-            span_s=span_s,
-            rate_per_s=(count - 1) / span_s if span_s else 0.0,
-            instants=len(np.unique(at_ns[:count])),
-            requests=count,
-            grid_s=grid_ns / SECOND_NS,
-            spread=spread,
-            speed_up=profile.speed_up,
-            start_s=window.begin_s,
-            end_s=window.end_s,
-            idle_cap_s=profile.trace_idle_cap,
-            idle_cut_s=cut_ns / SECOND_NS,
-        )
-        return cls(offsets_ns, facts, tuple(notes))
+    `name` is the trace's format. In order: window, jitter (all that is drawn from `rng`), speed, idle cap;
+    --duration drops later rows. Raises UsageError if no request is left.
+    """
+    at_ns = rows.at_ns[places]
+    grid_ns, notes = find_grid_ns(rows.at_ns), list[str]()
+    begin_ns = at_ns[0] if window.start_s is None else round(window.start_s * SECOND_NS)
+    after_ns = at_ns - begin_ns
+    spread = profile.trace_jitter == "uniform" and grid_ns > 0
+    if spread:
+        after_ns = np.sort(after_ns + rng.integers(0, grid_ns, len(after_ns)))
+    elif profile.trace_jitter == "uniform":
+        notes.append("--trace-jitter has no effect: the trace's times are on no grid")
+    offsets_ns = np.rint(after_ns / profile.speed_up).astype(np.int64)
+    cut_ns = 0
+    if profile.trace_idle_cap is not None:
+        gaps_ns = np.diff(offsets_ns, prepend=0)  # also before the first
+        capped_ns = np.minimum(gaps_ns, round(profile.trace_idle_cap * SECOND_NS))
+        offsets_ns, cut_ns = np.cumsum(capped_ns), int((gaps_ns - capped_ns).sum())
+    if profile.duration is not None:
+        offsets_ns = offsets_ns[: np.searchsorted(offsets_ns, profile.duration_ns)]
+    count = len(offsets_ns)
+    if not count:
+        raise UsageError(f"--duration {profile.duration:g}: no request of {rows.file} is due before it ends")
+    span_s = int(offsets_ns[-1] - offsets_ns[0]) / SECOND_NS
+    facts = ScheduleFacts(
+        format=name,
+        span_s=span_s,
+        rate_per_s=(count - 1) / span_s if span_s else 0.0,
+        instants=len(np.unique(at_ns[:count])),
+        requests=count,
+        grid_s=grid_ns / SECOND_NS,
+        spread=spread,
+        speed_up=profile.speed_up,
+        start_s=window.begin_s,
+        end_s=window.end_s,
+        idle_cap_s=profile.trace_idle_cap,
+        idle_cut_s=cut_ns / SECOND_NS,
+    )
+    return offsets_ns, facts, notes

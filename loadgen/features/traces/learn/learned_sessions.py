@@ -12,7 +12,6 @@ Both log and workload become columns, which are compared.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,7 +23,8 @@ from loadgen.base.clock import SECOND_NS, US_NS
 from loadgen.features.traces.learn.call_spool import PARTS, CallSpool, KeptCall, open_temporary
 from loadgen.features.traces.learn.calls import UNKNOWN
 from loadgen.features.traces.learn.prompt_blocks import BLOCK, Salt
-from loadgen.features.traces.trace_blocks import scope_hashes
+from loadgen.features.traces.trace_blocks import make_load_columns, scope_hashes
+from loadgen.features.traces.trace_rows import TraceColumns, sort_by_time
 from loadgen.features.traces.workload import WorkloadCall, WorkloadSession, count_kept
 from loadgen.figures.workloads.load_columns import LoadColumns
 
@@ -133,8 +133,7 @@ class LearnedColumns:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._times_ns, self._inputs, self._outputs, self._sessions = (array("q") for _ in range(4))
-        self._blocks, self._counts = array("q"), array("q")
+        self._columns = TraceColumns()
         self._rows = 0
         self.full = False
 
@@ -151,36 +150,15 @@ class LearnedColumns:
 
     def add_call(self, session: int, at_ns: int, lens: tuple[int, int], blocks: Sequence[int]) -> None:
         """Add one call of a session: its time, its lengths and its blocks."""
-        self._times_ns.append(at_ns)
-        self._inputs.append(lens[0])
-        self._outputs.append(lens[1])
-        self._sessions.append(session)
-        self._blocks.extend(blocks)
-        self._counts.append(len(blocks))
-        self.full = len(self._inputs) > MOST_CALLS or len(self._blocks) > MOST_BLOCKS
+        self._columns.add(at_ns, lens, len(self._columns) + 1, session, blocks)
+        self.full = len(self._columns) > MOST_CALLS or self._columns.blocks > MOST_BLOCKS
 
     def make(self) -> LoadColumns | None:
         """Make the columns in the order of time, once; None of more than 2²⁰ calls or 2²³ blocks."""
+        columns, self._columns = self._columns, TraceColumns()
         if self.full:
             return None
-        times_ns, inputs, outputs, sessions, counts = (
-            np.frombuffer(column, np.int64)
-            for column in (self._times_ns, self._inputs, self._outputs, self._sessions, self._counts)
-        )
-        order = np.argsort(times_ns, kind="stable")
-        begins, blocks = np.cumsum(counts) - counts, np.frombuffer(self._blocks, np.int64)
-        self._blocks = array("q")
-        spans = [blocks[begins[i] : begins[i] + counts[i]] for i in order.tolist()] if len(blocks) else []
-        return LoadColumns(
-            self._name,
-            inputs[order],
-            outputs[order],
-            times_ns[order] - times_ns[order[0]],
-            np.concatenate(spans) if spans else None,
-            np.concatenate(([0], np.cumsum(counts[order]))).astype(np.int64) if spans else None,
-            BLOCK,
-            sessions[order],
-        )
+        return make_load_columns(sort_by_time(columns.make(self._name, "", BLOCK, sessions=columns.sessions)))
 
 
 def list_log_calls(spool: CallSpool) -> LearnedColumns | None:
