@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
@@ -20,6 +21,7 @@ Floats = NDArray[np.floating[Any]]
 NAN = float("nan")
 UNBOUNDED = "not bounded"  # an interval of which an end lies far off
 _WIDE = 16
+_FENCE = re.compile(r"`{3,}")
 _LABEL, _LONGEST_LABEL = 14, 24  # columns of a verdict or a label before its words; of the longest label
 
 
@@ -112,7 +114,7 @@ class Passage(msgspec.Struct, frozen=True):
     menu: str = ""  # its title in the contents; "": the same
     leads: tuple[tuple[str, str], ...] = ()  # verdicts ("": none) and their words: a page's summary has them
     facts: tuple[tuple[str, str], ...] = ()  # labels and their texts
-    doubts: tuple[dict[str, str], ...] = ()  # as a result's JSON has them; of other clients' the names alone
+    doubts: tuple[dict[str, str], ...] = ()  # as a result's JSON has them, with a name at least
     lines: tuple[str, ...] = ()
     table: Table | None = None
     style: str = ""  # of the table: `keys` has names of fields, `loads` many columns
@@ -172,17 +174,31 @@ def _wrap_all(texts: Iterable[str], width: int) -> list[str]:
 
 
 def render_markdown_passage(passage: Passage, level: int = 2) -> str:
-    """Write a passage as Markdown under a heading of a level: lists, its table, and remarks as a list."""
+    """Write a passage as Markdown under a heading of a level: lists, its table, its text, and its remarks."""
     leads = ((verdict, words.partition(LOG_LINE)[0]) for verdict, words in passage.leads)
     said = [f"**{verdict}** {escape_markdown(words)}" if verdict else escape_markdown(words)
             for verdict, words in leads]  # fmt: skip
     blocks = [f"{'#' * level} {escape_markdown(passage.title)}\n"]
     said += [f"**{escape_markdown(label)}** {escape_markdown(text)}" for label, text in passage.facts]
-    blocks.append(_write_list([*said, *map(escape_markdown, passage.lines)]))
+    said += [*map(_write_doubt, passage.doubts), *map(escape_markdown, passage.lines)]
+    blocks.append(_write_list(said))
     blocks += [] if passage.table is None else [render_markdown_table(passage.table)]
+    if passage.text:  # in a fence longer than any inside
+        fence = "`" * (max([2, *map(len, _FENCE.findall(passage.text))]) + 1)
+        blocks.append(f"{fence}text\n{passage.text}\n{fence}\n")
     blocks.append(_write_list(map(escape_markdown, passage.remarks)))
     blocks += [render_markdown_passage(each, level + 1) for each in passage.more]
     return "\n".join(filter(None, blocks))
+
+
+def _write_doubt(doubt: dict[str, str]) -> str:
+    """Write a doubt: name, severity, evidence and what to do; the end of a server's log as it was written."""
+    evidence, *log = doubt.get("evidence", "").split(LOG_LINE)
+    item = " ".join(filter(None, (f"**{escape_markdown(doubt['name'])}**", doubt.get("severity"))))
+    item += f": {escape_markdown(evidence)}" if evidence else ""
+    item += f". *What to do:* {escape_markdown(doubt['remedy'])}" if doubt.get("remedy") else ""
+    block = "".join(f"\n      {clean_line(line)}" for line in log)
+    return f"{item}\n{block}\n" if log else f"{item}."
 
 
 def _write_list(items: Iterable[str]) -> str:

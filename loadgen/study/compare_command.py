@@ -39,6 +39,7 @@ from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources
 from loadgen.study.quality.quality_passage import RowQuality, make_quality_passage
+from loadgen.study.run_summary import FailedCell
 
 _MOST_PROBLEMS = 10  # that are printed one by one
 
@@ -196,13 +197,23 @@ def list_passages(
     passages += comparison_report.make_load_passages(tables)
     if rows := list_qualities(tables, searches):
         passages.append(make_quality_passage(rows))
-    return [*passages, *([Passage("What is missing", lines=tuple(missing))] if missing else [])]
+    return [*passages, *filter(None, [make_missing_passage(missing)])]
 
 
 def make_limit_passage(compared: ComparedLimits, number: int) -> Passage:
     """Make the passage of the limits of one kind of search."""
     title = limits.describe_limits(compared)
     return Passage(title, f"limits-{number}", table=limits.make_limit_table(compared))
+
+
+def make_missing_passage(lines: Sequence[str], failures: Sequence[FailedCell] = ()) -> Passage:
+    """Make the passage of failed cells, and of points and files without a run; an empty one without any."""
+    cells = (
+        (f"{failed.cell.arm}, {failed.cell.profile}, repeat {failed.cell.repeat + 1}", failed.reason)
+        for failed in failures
+    )
+    doubts = tuple({"name": name, "severity": "failed", "evidence": reason} for name, reason in cells)
+    return Passage("What is missing", "missing", doubts=doubts, lines=tuple(lines))
 
 
 def list_qualities(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> list[RowQuality]:

@@ -15,6 +15,7 @@ from builders import made_sessions
 from builders.loops import loop_over
 from builders.made_cases import changed, closed, observed
 from builders.made_cases import run as case
+from loadgen.base.passages import find_passage
 from loadgen.base.structs import replace
 from loadgen.base.tables import Number
 from loadgen.records.record import Record, Records
@@ -92,7 +93,7 @@ def _seen(result: Result) -> dict[str, list[str]]:
     """What each report has of the times of tokens, by its name."""
     reported = summarise_run(Path("x"), result)
     shown = make_account(reported, "a", draw=True)
-    latencies = shown.section("latencies").table
+    latencies = find_passage(shown.sections, "latencies").table
     stored = json.loads(json.dumps(encode_run(result)))
     derived = ("metrics", "by_stage", "by_class", "by_turn", "by_target", "steady_state", "reconciliation")
     trees = {
@@ -113,9 +114,9 @@ def _seen(result: Result) -> dict[str, list[str]]:
         "report": report.render_report(result),
         "short report": report.render_short(result, ""),
         "point of a sweep": execution.summarize_run(result),
-        "cards": " ".join(f"{card.label} {card.figures[0].number}" for card in shown.cards),
+        "cards": " ".join(f"{card.label} {card.figures[0][1]}" for card in shown.cards),
         "latencies": " ".join(f"{row[0]} 1.0" for row in latencies.body) if latencies else "",
-        "pictures": " ".join(panel.title for panel in shown.section("drawn").panels),
+        "pictures": " ".join(panel.title for panel in find_passage(shown.sections, "drawn").panels),
     }
     tables = [section.table for section in shown.sections if section.table not in (None, latencies)]
     cells = [cell.key for table in tables for row in table.body for cell in row if isinstance(cell, Number)]

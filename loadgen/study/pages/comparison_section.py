@@ -35,8 +35,7 @@ from loadgen.study.quality.quality_record import DIFFERENT, MeanInterval
 from loadgen.study.run_summary import Reported, group_by
 
 LEVELS = {"VALID": "✓", "SUSPECT": "!", "INVALID": "✗"}
-
-
+COMPARISON = "comparison"  # the style of such a section
 MOST_CURVES = 8  # in one panel
 _BETTER = {None: "", True: "Higher is faster.", False: "Lower is faster."}
 _TPOT, _SPEED = "mean_tpot_ms", "speed_tok_s"
@@ -47,7 +46,7 @@ def make_compared_section(comparison: ComparedLoad, number: int) -> Passage:
     passage = comparison_report.make_passage(comparison, number)
     more = (*_list_tables(comparison), *passage.more)
     panels = (*plot_comparison(comparison), *plot_row_distributions(comparison))
-    return replace(passage, style="comparison", more=more, panels=panels)
+    return replace(passage, style=COMPARISON, more=more, panels=panels)
 
 
 def _list_tables(comparison: ComparedLoad) -> Iterator[Passage]:

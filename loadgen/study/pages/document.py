@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import html
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
 import msgspec
 
-from loadgen.base.errors import LOG_LINE
-from loadgen.base.passages import Panel, Passage, find_passage, render_markdown_passage
-from loadgen.base.tables import escape_markdown, format_number, make_table, render_markdown_table
-from loadgen.base.text import clean_line, list_first
+from loadgen.base.passages import Panel, Passage, render_markdown_passage
+from loadgen.base.tables import escape_markdown, format_number, make_table
+from loadgen.base.text import list_first
 from loadgen.study import sweep_record
 from loadgen.study.compare import comparison_report, rankings
 from loadgen.study.compare.comparison_report import SweptLoads, describe_load
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad
-from loadgen.study.compare_command import make_limit_passage
+from loadgen.study.compare_command import make_limit_passage, make_missing_passage
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit, StoredSweep
 from loadgen.study.pages import load_charts
 from loadgen.study.pages.comparison_section import (
@@ -32,7 +30,7 @@ from loadgen.study.pages.comparison_section import (
 from loadgen.study.pages.run_section import Account, make_account
 from loadgen.study.run_summary import FailedCell, Reported
 
-_FENCE = re.compile(r"`{3,}")
+_OF_A_RUN = ("doubts", "latencies", "text", "again")  # the sections that Markdown has of each run
 MOST_DRAWN = 32  # runs whose own pictures a page holds
 _MOST_DIVIDED = 8  # runs of a page that says of each where its time goes: of more, its report as text alone
 
@@ -45,23 +43,11 @@ class Document(msgspec.Struct, frozen=True):
     sections: tuple[Passage, ...]
     accounts: tuple[Account, ...] = ()
     levels: tuple[tuple[str, int], ...] = ()  # VALID, SUSPECT, INVALID, and of how many runs
-    failures: tuple[FailedCell, ...] = ()
-    errors: tuple[str, ...] = ()  # of what could not be read
-    points: tuple[str, ...] = ()  # of sweeps, that have no whole run, and why
 
     @property
     def compared(self) -> tuple[Passage, ...]:
         """The sections that are comparisons, in order."""
         return tuple(each for each in self.sections if each.style == "comparison")
-
-    def section(self, key: str) -> Passage:
-        """Return the section with a key; an empty one if there is none."""
-        return find_passage(self.sections, key)
-
-    @property
-    def lacks(self) -> bool:
-        """Whether failed cells, errors or unmeasured points are missing from the report."""
-        return bool(self.failures or self.errors or self.points)
 
     @property
     def simulated(self) -> str:
@@ -121,6 +107,8 @@ def compose_document(
     ]  # fmt: skip
     if any(len(comparison.lines) > 1 for comparison in shown):
         sections.append(rankings.make_fit_passage(shown))
+    points = [note for sweep in sweeps for note in sweep_record.list_unfinished(sweep.points)]
+    sections.append(make_missing_passage([*points, *errors], failures))
     levels = Counter(run.level for run in reported if run.level)
     campaigns = {run.cell.campaign for run in reported if run.cell is not None}
     names = list(
@@ -133,9 +121,6 @@ def compose_document(
         sections=tuple(section for section in sections if section),
         accounts=accounts,
         levels=tuple((level, levels[level]) for level in LEVELS if levels[level]),
-        failures=tuple(failures),
-        errors=tuple(errors),
-        points=tuple(note for sweep in sweeps for note in sweep_record.list_unfinished(sweep.points)),
     )
 
 
@@ -192,29 +177,12 @@ def render_markdown(document: Document) -> str:
     if document.simulated:
         verdicts.append(f"SIMULATED: {escape_markdown(document.simulated)}")
     lines += ["**Verdict**: " + " · ".join(verdicts), ""] if verdicts else []
-    written = (each for each in document.sections if each.leads or each.lines or each.table is not None)
-    lines += map(render_markdown_passage, written)
-    lines += _render_missing(document)
+    lines += [render_markdown_passage(each) for each in document.sections if each.has_words]
     if len(document.accounts) > 1:
         lines.append(_render_runs(document.accounts))
     for account in document.accounts:
         lines += _render_run(account, alone=len(document.accounts) == 1)
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _render_missing(document: Document) -> Iterator[str]:
-    if not document.lacks:
-        return
-    yield from ("## What is missing", "")
-    for failed in document.failures:
-        cell = failed.cell
-        reason, *log = failed.reason.split(LOG_LINE)
-        yield f"* {escape_markdown(f'{cell.arm}, {cell.profile}, repeat {cell.repeat + 1}: {reason}')}"
-        if log:  # an indented block, in which nothing is markup
-            yield from ("", *(f"      {clean_line(line)}" for line in log), "")
-    for missing in (*document.points, *document.errors):
-        yield f"* {escape_markdown(missing)}"
-    yield ""
 
 
 def _render_runs(accounts: Sequence[Account]) -> str:
@@ -233,8 +201,8 @@ def _render_run(account: Account, alone: bool) -> Iterator[str]:
 
     Nothing of one of several that has neither doubts nor a command.
     """
-    doubts, latencies, text, again = map(account.section, ("doubts", "latencies", "text", "again"))
-    if not (alone or doubts or again):
+    parts = {part.key: part for part in account.sections if part.key in _OF_A_RUN}
+    if not (alone or "doubts" in parts or "again" in parts):
         return
     turn = f" ({account.turn})" if account.turn and not alone else ""
     summary = f"{account.reported.name}: {account.load}{turn}"
@@ -242,24 +210,6 @@ def _render_run(account: Account, alone: bool) -> Iterator[str]:
         yield from ("## The run", "")
     else:
         yield from ("<details>", f"<summary>{html.escape(' '.join(summary.split()))}</summary>", "")
-    for doubt in doubts.doubts:
-        evidence = f": {doubt['evidence']}" if doubt["evidence"] else ""
-        remedy = f" *What to do:* {escape_markdown(doubt['remedy'])}." if doubt["remedy"] else ""
-        name = f"**{escape_markdown(doubt['name'])}** {doubt['severity']}"
-        yield f"* {name}{escape_markdown(evidence)}.{remedy}"
-    yield ""
-    if latencies.table is not None:
-        yield render_markdown_table(latencies.table)
-    yield from _fence_text(text.text)
-    if again:
-        yield from ("Run it again:", "", *_fence_text(again.text))
+    yield from (render_markdown_passage(parts[key], level=3) for key in _OF_A_RUN if key in parts)
     if not alone:
         yield from ("</details>", "")
-
-
-def _fence_text(text: str) -> list[str]:
-    """Return the lines of a text in a fence longer than any inside; [] for an empty text."""
-    if not text:
-        return []
-    fence = "`" * (max([2, *map(len, _FENCE.findall(text))]) + 1)
-    return [f"{fence}text", text, fence, ""]

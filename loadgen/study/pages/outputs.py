@@ -19,7 +19,7 @@ from msgspec.structs import asdict, replace
 from loadgen.base import files
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.files import ANYONES, write_output
-from loadgen.base.passages import Panel, render_passages
+from loadgen.base.passages import Panel, find_passage, render_passages
 from loadgen.base.printing import Screen, print_text
 from loadgen.base.tables import format_csv_table
 from loadgen.base.text import clean_line, clean_text, describe_install, format_json, make_file_name
@@ -36,6 +36,7 @@ from loadgen.study.consistency import ceilings
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
 from loadgen.study.pages import load_charts
+from loadgen.study.pages.comparison_section import COMPARISON
 from loadgen.study.pages.document import Document, compose_document, render_markdown
 from loadgen.study.quality.quality_passage import list_quality_figures
 from loadgen.study.run_summary import Reported
@@ -133,14 +134,17 @@ class _Given:
         The stem begins with the anchor of the comparison or run if there are several.
         """
         document = self.document
-        loads = document.section("loads")
+        loads = find_passage(document.sections, "loads")
         if loads.panels:
             yield "loads", loads.panels, load_charts.title_loads(loads)
-        anchored = {each.key for each in document.compared} if len(document.compared) > 1 else set()
-        parts = [(part.key if part.key in anchored else "", part.panels) for part in document.sections]
+        several = sum(part.style == COMPARISON for part in document.sections) > 1
+        parts = [
+            (part.key if several and part.style == COMPARISON else "", part.panels)
+            for part in document.sections
+        ]
         for account in document.accounts:
             anchor = account.anchor if len(document.accounts) > 1 else ""
-            parts.append((anchor, account.section("drawn").panels))
+            parts.append((anchor, find_passage(account.sections, "drawn").panels))
         for anchor, panels in parts:
             for panel in panels:
                 stem = f"{anchor}-{panel.key}" if anchor else panel.key
@@ -183,7 +187,7 @@ def _make_plot(given: _Given) -> str:
     with require_extra():
         from loadgen.study.pages import terminal_plots
     document = given.document
-    tabled = [part for part in document.sections if part.table and part not in document.compared]
+    tabled = [part for part in document.sections if part.table and part.style != COMPARISON]
     loads = [panel for section in tabled for panel in section.panels]
     return terminal_plots.render_plots(given.reported, *measure_screen(), loads)
 

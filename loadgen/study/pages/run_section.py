@@ -5,28 +5,26 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import msgspec
 from msgspec.structs import replace
 
 from loadgen.base import rule
-from loadgen.base.passages import Passage, find_passage
+from loadgen.base.passages import Passage
 from loadgen.base.secrecy import HIDDEN
 from loadgen.base.tables import Number, Table, format_number, make_table
 from loadgen.base.text import GIB
 from loadgen.features.attribution import attribution_section
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.figure_table import LATENCIES, Figure, percentile_name
-from loadgen.figures.metrics import Metrics, list_known_throughputs, measure_latencies
-from loadgen.figures.objectives import Objective, ObjectiveEvidence
+from loadgen.figures.metrics import Metrics, measure_latencies
+from loadgen.figures.objectives import Objective
 from loadgen.figures.per_request import PerRequest
 from loadgen.report import figure_lines, report, result_block, run_lines
 from loadgen.report.run_directory import Result
 from loadgen.server import engine_config
 from loadgen.settings.data_settings import RANDOM
-from loadgen.study import load_table
 from loadgen.study.compare.comparison_report import describe_load
 from loadgen.study.pages import run_charts
 from loadgen.study.run_summary import Reported, shorten_name
@@ -43,22 +41,10 @@ _FAILURES = "Requests that failed, of all; no latency includes them."
 _GOODPUT = "Successful requests per second that met every objective: "
 _ENERGY = "Energy that the server's machine used during the run, per output token."
 _MEMORY = "The most memory that the server held during the run."
-# Cards of one number a run: label, what it means, and the figures with their units.
-_RateCard = tuple[str, str, dict[str, str]]
-_RATE_CARDS: tuple[_RateCard, ...] = (
-    ("Output", _OUTPUT, {"output_throughput": "tokens/s", "total_token_throughput": "with input"}),
-    ("Requests", "", {"request_throughput": "per s"}),
-)
-_STATISTICS = {"mean": "mean", "P50": "median", "P99": "p99"}  # of another client's latencies
 _PLACED = ("", "Notes", "Environment", attribution_section.TITLE)  # each has a place of its own, or none
 
 
-class CardFigure(msgspec.Struct, frozen=True):
-    """One figure on a card; `rank` is P50 or what else distinguishes it from the next, "" alone."""
-
-    number: Number
-    unit: str
-    rank: str = ""
+CardFigure = tuple[str, Number, str]  # its rank, as P50 or what else tells it from the next, and its unit
 
 
 class Card(msgspec.Struct, frozen=True):
@@ -77,10 +63,6 @@ class Account(msgspec.Struct, frozen=True):
     cards: tuple[Card, ...]
     sections: tuple[Passage, ...]
     not_checked: str = ""  # what a VALID rests on no check of
-
-    def section(self, key: str) -> Passage:
-        """Return the section with a key; an empty one if the run has none."""
-        return find_passage(self.sections, key)
 
     @property
     def load(self) -> str:
@@ -127,10 +109,10 @@ def make_account(reported: Reported, anchor: str, draw: bool, divide: bool = Tru
     """
     run = reported.run
     if run is None:
-        cards, sections, not_checked = make_result_cards(reported.figures), _describe_result(reported), ""
+        cards, sections, not_checked = make_cards(reported), _describe_result(reported), ""
     else:
         metrics, verdict = _add_percentiles(run), run.verdict
-        cards, sections = make_run_cards(run, metrics), _describe_run(run, metrics, draw, divide)
+        cards, sections = make_cards(reported, metrics), _describe_run(run, metrics, draw, divide)
         not_checked = ", ".join(verdict.not_checked) if verdict.level is Level.VALID else ""
     figures = ((key, format_number(key, value, 4)) for key, value in reported.figures.items()
                if value is not None)  # fmt: skip
@@ -142,9 +124,7 @@ def make_account(reported: Reported, anchor: str, draw: bool, divide: bool = Tru
 
 
 def _describe_result(reported: Reported) -> Iterator[Passage]:
-    nothing = dict.fromkeys(("severity", "evidence", "condition", "remedy"), "")
-    doubts = tuple({**nothing, "name": name} for name in reported.doubts)
-    yield Passage("Doubts", "doubts", doubts=doubts)
+    yield Passage("Doubts", "doubts", doubts=tuple({"name": name} for name in reported.doubts))
     yield Passage("", remarks=("The source has no request times: nothing can be plotted over time.",))
     text = result_block.render_block(reported.figures) if "completed" in reported.figures else ""
     yield Passage("The report as text", "text", menu="As text", folded=True, text=text)
@@ -239,7 +219,7 @@ def _make_latency_table(run: Result, metrics: Metrics) -> Table:
     return make_table(("ms", "n", "mean", "std", "min", *names, "max"), rows)
 
 
-def _note_few_samples(rank: float, count: int) -> str:
+def _note_few_samples(rank: float, count: float) -> str:
     """Return `from N` if a percentile's samples are too few for an upper bound at 99 %, else ""."""
     return f"from {count:,}" if count < least_samples(rank)[1] else ""
 
@@ -267,50 +247,42 @@ def _list_environment(run: Result) -> Iterator[tuple[str, str]]:
     yield from facts.environment.items()
 
 
-def make_run_cards(run: Result, metrics: Metrics) -> Iterator[Card]:
-    """Yield the cards of a run of loadgen, whose `metrics` have P99: rates, latencies, failures, objectives.
+def make_cards(reported: Reported, metrics: Metrics | None = None) -> Iterator[Card]:
+    """Yield a run's cards: rates, latencies and failures, then objectives and sensors of one of ours.
 
-    Those of goodput, energy and memory follow if known. Of a saturated run all arrived tokens count as
-    output.
+    `metrics` of a run of ours have P99. Of a saturated run all arrived tokens count as output. The mean of a
+    latency is only shown if the median is not known.
     """
-    rates: Sequence[_RateCard] = _RATE_CARDS
-    if run.facts.saturated:
-        arrived = load_table.saturated_figures(run).get("output_throughput")
-        yield from _make_card("Output", _ARRIVED, _make_card_figure("", arrived, "tokens/s"))
-        rates = rates[1:]
-    yield from _make_rate_cards(list_known_throughputs(metrics), rates)
-    for figure, latency in _select_latencies(metrics):
-        if figure.has_card:
-            yield from _make_latency_card(figure, latency, run.facts.ask().metric_percentiles)
-    yield _make_failure_card(run.metrics)
-    if metrics.goodput_per_s is not None:
-        yield _make_goodput_card(metrics, run.facts.ask().goodput_limits)
-    yield from map(_make_objective_card, run.objectives)
-    yield from _make_sensor_cards(run)
-
-
-def make_result_cards(figures: Mapping[str, Any]) -> Iterator[Card]:
-    """Yield the cards of another client's run from its figures under vLLM's keys, those that are known.
-
-    The mean of a latency is only shown if the median is not known.
-    """
+    figures, samples = dict(reported.figures), dict[str, float]()
+    latencies = [figure for figure in LATENCIES if figure.about]
+    if reported.saturated:
+        figures |= {"total_token_throughput": None, "output_throughput": None, **reported.held}
+    if metrics is not None:
+        measured = list(_select_latencies(metrics))
+        latencies = [figure for figure, _ in measured]
+        samples = {figure.key: latency.n for figure, latency in measured}
+        for figure, latency in measured:
+            figures[figure.statistic("median")] = latency.median_ms
+            figures[figure.statistic("p99")] = latency.p99_ms
 
     def make(key: str, unit: str, rank: str = "") -> CardFigure | None:
-        return _make_card_figure(key, figures.get(key), unit, rank)
+        at = key if reported.figures.get(key) == figures.get(key) else ""
+        return _make_card_figure(at, figures.get(key), unit, rank)
 
-    yield from _make_rate_cards(figures, (*_RATE_CARDS, ("Speed", "", {"speed_tok_s": "tokens/s"})))
-    for figure in (figure for figure in LATENCIES if figure.about):
-        shown = [make(figure.statistic(word), "ms", rank) for rank, word in _STATISTICS.items()]
-        if shown[1] is not None:  # the mean only in place of the median
-            del shown[0]
-        yield from _make_card(figure.label, figure.about, *shown)
-    yield from _make_card("Failed", "", make("failed", "requests"))
-
-
-def _make_rate_cards(figures: Mapping[str, Any], rates: Sequence[_RateCard]) -> Iterator[Card]:
-    for label, about, units in rates:
-        shown = (_make_card_figure(key, figures.get(key), unit) for key, unit in units.items())
-        yield from _make_card(label, about, *shown)
+    output = make("output_throughput", "tokens/s"), make("total_token_throughput", "with input")
+    yield from _make_card("Output", _ARRIVED if reported.saturated else _OUTPUT, *output)
+    yield from _make_card("Requests", "", make("request_throughput", "per s"))
+    yield from _make_card("Speed", "", make("speed_tok_s", "tokens/s"))
+    for figure in (figure for figure in latencies if figure.has_card):
+        few = (_note_few_samples(rank, samples.get(figure.key, math.inf)) for rank in (50.0, 99.0))
+        units = [", ".join(filter(None, ("ms", note))) for note in few]
+        median = make(figure.statistic("median"), units[0], "P50")
+        first = make(figure.statistic("mean"), "ms", "mean") if median is None else median
+        p99 = make(figure.statistic("p99"), units[1], "P99")
+        yield from _make_card(figure.label, figure.about, first, p99)
+    yield from _make_failure_card(reported)
+    if reported.run is not None:
+        yield from _make_own_cards(reported.run)
 
 
 def _make_card(label: str, about: str, *figures: CardFigure | None) -> Iterator[Card]:
@@ -324,7 +296,7 @@ def _make_card_figure(key: str, value: object, unit: str, rank: str = "") -> Car
     if isinstance(value, int | float) and math.isfinite(value):
         digits = 2 if abs(value) < 100 else 1 if abs(value) < 1000 else 0
     number = format_number(key, value, digits)
-    return CardFigure(number, unit, rank) if isinstance(number, Number) else None
+    return (rank, number, unit) if isinstance(number, Number) else None
 
 
 def _select_latencies(metrics: Metrics) -> Iterator[tuple[Figure, Distribution]]:
@@ -335,57 +307,51 @@ def _select_latencies(metrics: Metrics) -> Iterator[tuple[Figure, Distribution]]
             yield figure, latency
 
 
-def _make_latency_card(figure: Figure, latency: Distribution, requested: Collection[float]) -> Iterator[Card]:
-    key = _METRICS + figure.field
-    at = f"{key}.percentiles_ms.{percentile_name(99.0)}" if 99.0 in requested else ""
-    values = ((f"{key}.median_ms", latency.median_ms, 50.0), (at, latency.p99_ms, 99.0))
-    units = (", ".join(filter(None, ("ms", _note_few_samples(rank, latency.n)))) for *_, rank in values)
-    shown = (
-        _make_card_figure(place, value, unit, f"P{rank:g}")
-        for (place, value, rank), unit in zip(values, units, strict=True)
-    )
-    yield from _make_card(figure.label, figure.about, *shown)
-
-
-def _make_failure_card(metrics: Metrics) -> Card:
-    requests, failed, cut_off = metrics.requests, metrics.failed, metrics.cut_off
+def _make_failure_card(reported: Reported) -> Iterator[Card]:
+    """Yield the card of the requests that failed, of all where their number is known."""
+    failed, completed, run = reported.figure("failed"), reported.figure("completed"), reported.run
+    if failed is None:
+        return
+    number = Number(f"{failed:,.0f}", int(failed), "failed")
+    if completed is None:
+        yield Card("Failed", (("", number, "requests"),))
+        return
+    requests = failed + completed if run is None else run.metrics.requests
     share = 100 * failed / max(requests, 1)
-    figures = [CardFigure(Number(f"{share:.3g} %", share), "")]
-    figures.append(CardFigure(Number(f"{failed:,}", failed, f"{_METRICS}failed"), f"of {requests:,}"))
-    if cut_off:
-        number = Number(f"{cut_off:,}", cut_off, f"{_METRICS}cut_off")
-        figures.append(CardFigure(number, "cut off by the run's end"))
-    return Card("Failure rate", tuple(figures), _FAILURES)
+    figures = [("", Number(f"{share:.3g} %", share), ""), ("", number, f"of {requests:,.0f}")]
+    if run is not None and (cut_off := run.metrics.cut_off):
+        at = f"{_METRICS}cut_off"
+        figures.append(("", Number(f"{cut_off:,}", cut_off, at), "cut off by the run's end"))
+    yield Card("Failure rate", tuple(figures), _FAILURES)
 
 
-def _make_goodput_card(metrics: Metrics, limits: Mapping[str, float]) -> Card:
-    per_s, share = metrics.goodput_per_s or 0.0, 100 * (metrics.slo_attainment or 0.0)
-    rate = CardFigure(Number(f"{per_s:,.2f}", per_s, f"{_METRICS}goodput_per_s"), "requests/s")
-    attained = CardFigure(Number(f"{share:.3g} %", share), "of requests")
-    asked = (Objective(name, 50.0, limit) for name, limit in limits.items())
-    words = (
-        f"{each.metric.upper()} {'≥' if each.is_floor else '≤'} {each.limit:g} {each.unit}" for each in asked
-    )
-    return Card("Goodput", (rate, attained), f"{_GOODPUT}{', '.join(words)}.")
-
-
-def _make_objective_card(evidence: ObjectiveEvidence) -> Card:
-    objective, value = evidence.objective, evidence.value
-    unit = f"{objective.unit}: {evidence.standing}"
-    label = f"{objective.metric.upper()} P{objective.percentile:g}, objective"
-    figure = _make_card_figure("", value, unit) if math.isfinite(value) else None
-    shown = figure or CardFigure(Number("–", value), unit)
-    return Card(label, (shown,), figure_lines.describe_objective(evidence))
-
-
-def _make_sensor_cards(run: Result) -> Iterator[Card]:
-    sensed = run.facts.sensed
+def _make_own_cards(run: Result) -> Iterator[Card]:
+    """Yield the cards of goodput, objectives, energy and memory, as far as they are known."""
+    metrics, limits, sensed = run.metrics, run.facts.ask().goodput_limits, run.facts.sensed
+    if (per_s := metrics.goodput_per_s) is not None:
+        share = 100 * (metrics.slo_attainment or 0.0)
+        rate = ("", Number(f"{per_s:,.2f}", per_s, f"{_METRICS}goodput_per_s"), "requests/s")
+        asked = (Objective(name, 50.0, limit) for name, limit in limits.items())
+        words = (
+            f"{each.metric.upper()} {'≥' if each.is_floor else '≤'} {each.limit:g} {each.unit}"
+            for each in asked
+        )
+        attained = ("", Number(f"{share:.3g} %", share), "of requests")
+        yield Card("Goodput", (rate, attained), f"{_GOODPUT}{', '.join(words)}.")
+    for evidence in run.objectives:
+        objective, value = evidence.objective, evidence.value
+        unit = f"{objective.unit}: {evidence.standing}"
+        label = f"{objective.metric.upper()} P{objective.percentile:g}, objective"
+        figure = _make_card_figure("", value, unit) if math.isfinite(value) else None
+        shown = figure or ("", Number("–", value), unit)
+        yield Card(label, (shown,), figure_lines.describe_objective(evidence))
     if sensed is None:
         return
     if (joules := sensed.joules_per_token(run.whole.total_output_tokens)) is not None:
         label = "CPU energy" if sensed.energy is not None and sensed.energy.is_of_cpu else "Energy"
-        yield Card(label, (CardFigure(Number(f"{joules:,.3f}", joules), "J/token"),), _ENERGY)
+        yield Card(label, (("", Number(f"{joules:,.3f}", joules), "J/token"),), _ENERGY)
     for key, label, level in (("server", "GPU memory", sensed.server), ("rss", "Host memory", sensed.rss)):
         if level is not None:
-            shown, at = f"{level.peak_bytes / GIB:,.2f}", f"loadgen.sensed.{key}.peak_bytes"
-            yield Card(label, (CardFigure(Number(shown, level.peak_bytes, at), "GiB"),), _MEMORY)
+            at = f"loadgen.sensed.{key}.peak_bytes"
+            number = Number(f"{level.peak_bytes / GIB:,.2f}", level.peak_bytes, at)
+            yield Card(label, (("", number, "GiB"),), _MEMORY)

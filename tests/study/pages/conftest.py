@@ -12,6 +12,7 @@ import pytest
 
 from builders import made_runs
 from builders.browsing import ARGUMENTS, EVIL, RUN, missing
+from loadgen.base.passages import find_passage
 from loadgen.report.run_writer import encode_run
 from loadgen.study.compare.model import Decision
 from loadgen.study.pages.document import compose_document
@@ -61,5 +62,5 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     result = json.loads(json.dumps(encode_run(run)))
     return {
         "single": single, "campaign": campaign, "result": result, "comparison": found,
-        "compared": whole.compared[0],
+        "compared": find_passage(whole.sections, "load-1"),
     }  # fmt: skip

@@ -13,13 +13,14 @@ from msgspec.structs import replace
 
 from builders import made_runs
 from builders.comparison_samples import told
-from loadgen.base.passages import Curve, CurveStyle, Panel
+from loadgen.base.passages import Curve, CurveStyle, Panel, find_passage
 from loadgen.base.tables import Number
 from loadgen.report.load_identity import Load
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.knee import Knee
 from loadgen.study.pages import document, html, load_charts, picture_files, terminal_plots
+from loadgen.study.pages.comparison_section import COMPARISON
 from loadgen.study.pages.document import Document, compose_document
 from loadgen.study.run_summary import Reported
 
@@ -248,7 +249,7 @@ def made(reported: list[Reported]) -> Document:
 
 def test_a_row_a_load_and_a_picture_of_load() -> None:
     found = made(several("m"))
-    loads = found.section("loads")
+    loads = find_passage(found.sections, "loads")
     assert loads.table is not None
     assert found.sections == (loads,)
     assert [row[:2] for row in loads.table.body] == [("m", "1"), ("m", "2"), ("m", "4")]
@@ -260,7 +261,7 @@ def test_a_row_a_load_and_a_picture_of_load() -> None:
         "TTFT against throughput", "TPOT against throughput", "Tokens/s per user against throughput",
         "Throughput against concurrency",
     ]  # fmt: skip
-    assert not made(several("m")[:1]).section("loads")
+    assert not find_passage(made(several("m")[:1]).sections, "loads")
     page, text = html.render_page(found), document.render_markdown(found)
     assert page.count('<section id="loads">') == page.count('<a href="#loads">') == 1
     assert page.count("<h4>Throughput against concurrency</h4>") == 1
@@ -271,15 +272,15 @@ def test_a_row_a_load_and_a_picture_of_load() -> None:
 
 def test_several_models_are_a_curve_each_and_compared_a_load() -> None:
     found = made(several("m", "n"))
-    loads = found.section("loads")
+    loads = find_passage(found.sections, "loads")
     assert loads.table is not None
     assert [row[0] for row in loads.table.body] == ["m"] * 3 + ["n"] * 3
     assert [curve.name for curve in loads.panels[3].curves] == ["m", "n"]
-    assert len(found.compared) == 3
+    assert sum(each.style == COMPARISON for each in found.sections) == 3
 
 
 def test_the_pictures_of_load_are_one_picture_under_the_models_name() -> None:
-    section = made(several("m")).section("loads")
+    section = find_passage(made(several("m")).sections, "loads")
     heading = load_charts.title_loads(section)
     assert heading == "m, made: 64 in / 16 out, 24 requests"
     root = ElementTree.fromstring(picture_files.render_picture(section.panels, "svg", heading))
@@ -290,7 +291,7 @@ def test_the_pictures_of_load_are_one_picture_under_the_models_name() -> None:
 
 def test_the_terminal_draws_the_pictures_of_load_first() -> None:
     found, reported = made(several("m", "n")), several("m", "n")
-    loads = found.section("loads")
+    loads = find_passage(found.sections, "loads")
     assert loads.table is not None
     lines = terminal_plots.render_plots(reported, 80, plain=True, loads=loads.panels).splitlines()
     titles = [line.strip() for line in lines if " against " in line]

@@ -48,7 +48,7 @@ def test_markdown_has_verdicts_tables_blocks_and_what_is_missing() -> None:
         "* x.json: cut",
     ):
         assert said in page
-    assert "* other on vllm, made, repeat 2: out of memory" in page
+    assert "* **other on vllm, made, repeat 2** failed: out of memory." in page
     assert page.count("============ Serving Benchmark Result ============") == 2
     assert "loadgen bench --profile made --max-concurrency 4" in page
 

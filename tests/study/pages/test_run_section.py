@@ -10,18 +10,20 @@ from builders import made_data, made_runs, made_sessions
 from builders.loops import loop_over
 from loadgen.base.structs import replace
 from loadgen.report import report
+from loadgen.report.load_identity import Load
 from loadgen.report.run_directory import Result
 from loadgen.report.section import Section
 from loadgen.study.pages import run_section
 from loadgen.study.pages.run_section import Card
+from loadgen.study.run_summary import Reported
 
 
 def texts(card: Card) -> list[str]:
-    return [" ".join(filter(None, (each.rank, each.number, each.unit))) for each in card.figures]
+    return [" ".join(filter(None, figure)) for figure in card.figures]
 
 
 def of(run: Result) -> dict[str, Card]:
-    return {card.label: card for card in run_section.make_run_cards(run, run.metrics)}
+    return {card.label: card for card in run_section.make_cards(made_runs.reported(run), run.metrics)}
 
 
 def with_profile(run: Result, **changes: Any) -> Result:
@@ -34,7 +36,7 @@ def test_each_latency_has_its_p50_and_p99() -> None:
     shown = of(run)
     assert list(shown) == ["Output", "Requests", "TTFT", "TPOT", "ITL", "E2EL", "Failure rate"]
     ttft = run.metrics.ttft
-    assert [each.number.value for each in shown["TTFT"].figures] == [ttft.median_ms, ttft.p99_ms]
+    assert [number.value for _, number, _ in shown["TTFT"].figures] == [ttft.median_ms, ttft.p99_ms]
     assert texts(shown["TTFT"]) == [f"P50 {ttft.median_ms:.2f} ms", f"P99 {ttft.p99_ms:.1f} ms"]
 
 
@@ -47,7 +49,7 @@ def test_the_first_visible_token_has_a_card_where_answers_reason(reasons_ms: int
 
 @pytest.mark.parametrize(("requests", "says"), [(100, "ms, from 100"), (458, "ms, from 458"), (459, "ms")])
 def test_a_p99_of_few_requests_says_how_many(requests: int, says: str) -> None:
-    assert of(made_runs.run(requests=requests, tokens=2))["TTFT"].figures[1].unit == says
+    assert of(made_runs.run(requests=requests, tokens=2))["TTFT"].figures[1][2] == says
 
 
 @pytest.mark.parametrize(("failed", "rate"), [(0, "0 %"), (1, "4.17 %"), (24, "100 %")])
@@ -63,14 +65,14 @@ def test_a_request_that_was_cut_off_by_the_end_of_the_run_is_no_failure() -> Non
 
 def test_the_output_of_a_saturated_run_is_every_token_that_arrived() -> None:
     run = made_runs.saturated()
-    (figure,) = of(run)["Output"].figures
-    assert figure.number.value == 24 * 16 / run.metrics.duration_s
+    ((_, number, _),) = of(run)["Output"].figures
+    assert number.value == 24 * 16 / run.metrics.duration_s
 
 
 def test_rates_count_turns_in_flight_when_the_first_slot_ran_dry() -> None:
     run = made_sessions.made((4, 3, 5), made_sessions.rows_of((4, 3, 5), rest_ms=130))
     account = run_section.make_account(made_runs.reported(run), "run-1", draw=False)
-    values = [card.figures[0].number.value for card in account.cards[:2]]
+    values = [card.figures[0][1].value for card in account.cards[:2]]
     assert values == [run.metrics.output_throughput_per_s, run.metrics.request_throughput_per_s]
     assert run.metrics.completed < run.whole.completed
 
@@ -78,7 +80,7 @@ def test_rates_count_turns_in_flight_when_the_first_slot_ran_dry() -> None:
 def test_goodput_is_there_where_objectives_were_requested() -> None:
     run = with_profile(made_runs.run(requests=40), goodput=("ttft:80", "tps_user:9"))
     card = of(run)["Goodput"]
-    assert card.figures[0].number.value == run.metrics.goodput_per_s
+    assert card.figures[0][1].value == run.metrics.goodput_per_s
     assert texts(card)[1] == f"{100 * (run.metrics.slo_attainment or 0):.3g} % of requests"
     assert card.about.endswith("every objective: TTFT ≤ 80 ms, TPS_USER ≥ 9 tok/s.")
     assert "Goodput" not in of(made_runs.run())
@@ -103,12 +105,14 @@ def test_whole_answers_have_no_latency_of_tokens() -> None:
     ({"mean_ttft_ms": 120.25}, {"TTFT": ["mean 120.2 ms"]}),
     ({"mean_ttft_ms": 120.25, "median_ttft_ms": 100.0, "p99_ttft_ms": 400.0, "output_throughput": 3.5},
      {"Output": ["3.50 tokens/s"], "TTFT": ["P50 100.0 ms", "P99 400.0 ms"]}),
+    ({"failed": 3, "completed": 9}, {"Failure rate": ["25 %", "3 of 12"]}),
     ({"failed": 3, "median_itl_ms": None, "p99_itl_ms": float("nan")}, {"Failed": ["3 requests"]}),
 ])  # fmt: skip
 def test_others_runs_have_the_cards_that_their_figures_make(
     figures: dict[str, Any], expected: dict[str, list[str]]
 ) -> None:
-    assert {card.label: texts(card) for card in run_section.make_result_cards(figures)} == expected
+    reported = Reported("m", figures, Load(), "page.md#1")
+    assert {card.label: texts(card) for card in run_section.make_cards(reported)} == expected
 
 
 def test_what_has_a_page_has_a_section_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
