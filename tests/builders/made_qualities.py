@@ -78,7 +78,7 @@ def keep_scores(directory: Path, tokens: int = 640) -> list[str]:
     keep("c-x-back", replace(head, text_ids=()), map(AnswerLine, back, map(a.score, mine)))
     keep("d-x", replace(head, model="d", text_ids=ids[::-1]), segments[::-1])
     tasks = [("a", "sample"), ("b", "score"), ("c", "score"), ("c", "score back"), ("d", "score")]
-    rows = [{"kind": kind, "arm": f"{arm} on x", "tokens": tokens, "seconds": 1.0} for arm, kind in tasks]
+    rows = [{"kind": kind, "arm": f"{arm} on x", "tokens": tokens} for arm, kind in tasks]
     (directory / "tasks.json").write_text(json.dumps(rows))
     for arm in (arms := ["a-x", "b-x", "c-x", "d-x"]):
         made = judge_arm(directory, arm).model_dump(mode="json")

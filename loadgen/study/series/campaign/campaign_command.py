@@ -42,7 +42,6 @@ from loadgen.study.compare.comparability import Rows, check_equal_states
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
 from loadgen.study.importers import result_sources
-from loadgen.study.quality.arm_qualities import QUALITY
 from loadgen.study.quality.quality_text import read_text
 from loadgen.study.series.campaign import arms, campaign_file, campaign_store, quality_cells
 from loadgen.study.series.campaign.arms import Arm, Start, Trust, list_cells
@@ -54,7 +53,7 @@ from loadgen.study.series.campaign.execution import (
     finish_series,
     is_measured_here,
 )
-from loadgen.study.series.campaign.quality_cells import QualityCells, QualityState, QualityTask
+from loadgen.study.series.campaign.quality_cells import QualityCells, QualityState
 from loadgen.study.series.series_store import FAILED, print_progress, show_resume_command
 from loadgen.study.series.time_estimate import Pace, format_duration
 
@@ -410,21 +409,16 @@ def _list_time(wanted: CampaignRequest, done: set[str], pace: Pace) -> Iterator[
 
 
 def _list_quality(wanted: CampaignRequest, kept: CampaignStore | None, retry: bool) -> list[str]:
-    """List lines on the quality that is left to measure, and its time; with `retry` what failed is left."""
+    """List lines on the quality that is left to measure; with `retry` what failed is left."""
     table, reference = wanted.file.quality, wanted.reference
     if table is None or reference is None:
         return []
     state = QualityState(reference.name, tuple(arm.name for arm in wanted.arms))
-    finished: list[QualityTask] = []
     if kept is not None:
         state = quality_cells.read_state(kept.directory, table, wanted.arms, reference, retry)
-        finished = quality_cells.read_tasks(kept.directory / QUALITY)
-    tasks = state.list_left()
-    arms_by_name = {arm.name: arm for arm in wanted.every}
-    left = quality_cells.estimate_left(state, tasks, arms_by_name, table.tokens, finished)
-    time = "unknown until it is measured" if left.unknown else left.words
-    words = f"{len(tasks)} of {format_count(len(state.arms), 'arm')} left: {time}"
-    if not tasks and set(state.arms) - state.done - state.failed:
+    left = len(set(state.arms) - state.done - state.failed)
+    words = f"{left} of {format_count(len(state.arms), 'arm')} left"
+    if left and state.choose_arm() is None:
         words = f"nothing can be measured: {reference.name} has failed, or is not among --only"
     margin = f"the same within {table.margin:g} nats a token"
     return wrap_text(f"quality: {table.tokens:,} tokens of {reference.name}, {margin}; {words}")

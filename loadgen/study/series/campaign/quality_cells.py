@@ -7,13 +7,13 @@ reference.jsonl.gz     what the reference has sampled and scored, as `loadgen qu
 <arm>-back.jsonl.gz    the reference's scores of these
 <arm>.json             the arm's quality, once it is known
 failed/<arm>.json      why it is not: {"arm", "reason", "at"}
-tasks.json             the tasks that are done, in order, and their seconds
+tasks.json             the tasks that are done, in order
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -21,14 +21,13 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.base import clock, signals
+from loadgen.base import signals
 from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.base.parsing import MOST_TOKENS
 from loadgen.base.signals import StopRequest
 from loadgen.base.structs import replace
 from loadgen.base.untrusted import read_count, read_file_bytes
-from loadgen.plan import profile
 from loadgen.run.command.progress import Display
 from loadgen.run.session import Session
 from loadgen.server.exchange import ControlLoop
@@ -47,15 +46,12 @@ from loadgen.study.quality.arm_qualities import (
 from loadgen.study.quality.probability_server import open_servers
 from loadgen.study.quality.quality_record import Quality
 from loadgen.study.quality.quality_run import QualityRun, record_reference
-from loadgen.study.quality.quality_text import ANSWER_TOKENS, PROMPT_TOKENS, QualityPlan
+from loadgen.study.quality.quality_text import QualityPlan
 from loadgen.study.quality.reference_file import GREEDY, read_reference
 from loadgen.study.series.campaign.arms import Arm
 from loadgen.study.series.campaign.campaign_file import CampaignFile, QualityTable
 from loadgen.study.series.point_runs import PointServers, do_on_server
 from loadgen.study.series.series_store import SeriesStore, StoreError, create_directory, list_names
-from loadgen.study.series.time_estimate import Pace, TimedStep, TimeLeft
-
-_AT_ONCE = 64  # sequences on a server, by which its time is estimated
 
 
 class QualityKind(StrEnum):
@@ -79,7 +75,6 @@ class QualityTask(msgspec.Struct, frozen=True):
     kind: QualityKind
     arm: str
     tokens: int = 0  # for how many it was done
-    seconds: float = 0.0
     answered: bool = False  # the candidate has sampled
 
 
@@ -92,10 +87,6 @@ class QualityState(msgspec.Struct, frozen=True):
     failed: frozenset[str] = frozenset()
     answered: frozenset[str] = frozenset()  # candidates that cannot score, and have sampled
 
-    def find_server(self, task: QualityTask) -> str:
-        """Find the arm whose server does a task."""
-        return self.reference if task.kind is QualityKind.SCORE_BACK else task.arm
-
     def list_tasks(self, arm: str) -> list[QualityTask]:
         """List what can be done now on an arm's server, in order; [] where nothing is left or possible."""
         over = self.done | self.failed
@@ -107,18 +98,6 @@ class QualityState(msgspec.Struct, frozen=True):
             return []
         return [QualityTask(QualityKind.SCORE, arm)]
 
-    def list_left(self) -> list[QualityTask]:
-        """List the next task of each arm that is left; [] where the reference never samples."""
-        over, reference = self.done | self.failed, self.reference
-        if reference not in self.done and reference not in set(self.arms) - over:
-            return []
-        kinds = {
-            **dict.fromkeys(self.arms, QualityKind.SCORE),
-            **dict.fromkeys(self.answered, QualityKind.SCORE_BACK),
-            reference: QualityKind.SAMPLE,
-        }
-        return [QualityTask(kinds[arm], arm) for arm in self.arms if arm not in over]
-
     def choose_arm(self) -> str | None:
         """Choose the arm whose server is started once more for its quality; None if no task is left.
 
@@ -127,30 +106,6 @@ class QualityState(msgspec.Struct, frozen=True):
         waits = self.reference in self.done | self.failed
         order = sorted(self.arms, key=lambda arm: (arm == self.reference) == waits)
         return next((arm for arm in order if self.list_tasks(arm)), None)
-
-
-def estimate_left(
-    state: QualityState,
-    tasks: Iterable[QualityTask],
-    arms: Mapping[str, Arm],
-    tokens: int,
-    finished: Iterable[QualityTask],
-) -> TimeLeft:
-    """Estimate the time of tasks of `tokens` each by those finished, else at best; `arms` are by name."""
-
-    def time(task: QualityTask, tokens: int) -> TimedStep:
-        keys = {
-            "input_len": PROMPT_TOKENS,
-            "output_len": ANSWER_TOKENS if task.kind is QualityKind.SAMPLE else 1,
-            "num_prompts": -(-tokens // ANSWER_TOKENS),
-            "max_concurrency": _AT_ONCE,
-            "num_warmups": 0,
-        }
-        options = arms[state.find_server(task)].options
-        return TimedStep(profile.build(keys), options, ((task.kind, task.arm), tokens), task.kind)
-
-    known = [(time(task, task.tokens), task.seconds) for task in finished if task.arm in arms]
-    return Pace(known).estimate_left(time(task, tokens) for task in tasks)
 
 
 TASKS = "tasks.json"
@@ -240,7 +195,7 @@ class QualityCells:
         A task that fails is stored with its reason. Raises StoreError, and KeyboardInterrupt on a signal.
         """
         while tasks := self.state.list_tasks(arm.name):
-            task, began_ns = tasks[0], clock.now_ns()
+            task = tasks[0]
             with self.store.writing():
                 create_directory(self.directory)
             self.say(f"quality, {task.arm}: {_BEGUN[task.kind]}")
@@ -264,8 +219,7 @@ class QualityCells:
                 with self.store.writing():
                     (self.directory / FAILED / name).unlink(missing_ok=True)
                 self.state = replace(self.state, done=self.state.done | {task.arm})
-            seconds = (clock.now_ns() - began_ns) / 1e9
-            done = QualityTask(task.kind, task.arm, self.table.tokens, seconds, found is None)
+            done = QualityTask(task.kind, task.arm, self.table.tokens, found is None)
             rows = [*read_tasks(self.directory), done]
             self.store.replace(self.directory / TASKS, msgspec.to_builtins(rows))
             self.say(f"quality, {task.arm}: {self._describe(task, found)}")
