@@ -120,8 +120,10 @@ def _read_drawn(lines: Sequence[str], begin: int) -> Grid:
         cells = [text[left + 1 : right] for left, right in columns]
         if text[:1] == "|" or not all(set(cell) <= {*"-= +"} for cell in cells):
             plain = tuple(cell.strip() for cell in cells)
-            if titles and _are_rows(current.cells, plain):  # with no rule between them
-                rows.append(current)
+            pairs = [*zip(current.cells, plain, strict=True)]
+            numbered = [cell[:1].isdigit() for over, cell in pairs if over[:1].isdigit()]
+            if titles and numbered and all(numbered) and all(cell or not over for over, cell in pairs):
+                rows.append(current)  # a row of its own, with no rule between them
                 current = Row(at + 1, plain)
             else:
                 current = _join_below(current, plain)
@@ -139,20 +141,8 @@ def _read_drawn(lines: Sequence[str], begin: int) -> Grid:
     return Grid(titles, tuple(rows), begin + 1, end)
 
 
-def _are_rows(above: Sequence[str], cells: Sequence[str]) -> bool:
-    """Whether a line of cells is a row of its own: each cell with a digit first above has one, too."""
-    numbered = [at for at, cell in enumerate(above) if cell[:1].isdigit()]
-    filled = all(cell or not over for over, cell in zip(above, cells, strict=True))
-    return filled and bool(numbered) and all(cells[at][:1].isdigit() for at in numbered)
-
-
 def _strip_escapes(cell: str) -> str:
     return _ESCAPED.sub(r"\1", cell)
-
-
-def fit_cells(cells: Sequence[str], titles: Sequence[str]) -> tuple[str, ...]:
-    """Return a row with a cell for each title: the missing ones are empty."""
-    return (*cells, *[""] * (len(titles) - len(cells)))[: len(titles)]
 
 
 def _read_ruled(lines: Sequence[str], rule: int) -> Grid | None:

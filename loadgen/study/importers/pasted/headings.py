@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from enum import Enum, auto
 from functools import cache, lru_cache
 
 import msgspec
@@ -19,21 +18,17 @@ BOLD_LEVEL, ITEM_LEVEL = 20, 30
 _LONGEST_LOAD = 40
 
 
-class Kind(Enum):
-    """The kind of a line."""
-
-    TEXT = auto()
-    HEADING = auto()
-    ITEM = auto()  # of a list
-
-
 class PageLine(msgspec.Struct, frozen=True):
-    """One line of a page: `level` is a heading's depth, 1 the outermost."""
+    """One line of a page: `level` is 0 of text, a heading's depth from 1 on, an item's from 30 on."""
 
     text: str
-    kind: Kind = Kind.TEXT
     level: int = 0
     name: str = ""  # of a heading or an item, without its marks
+
+    @property
+    def is_heading(self) -> bool:
+        """Whether it is a heading: neither text nor an item of a list."""
+        return 0 < self.level < ITEM_LEVEL
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -55,9 +50,14 @@ class Outline:
     def enter(self, line: PageLine) -> None:
         """Open the heading of the next line of a page, after closing the headings that end there."""
         title = parse_title(line.name)
-        kept = [(own, above) for own, above in self._open if own.level <= line.level]
-        first = next((at for at, each in enumerate(kept) if _is_end(*each, line, title)), len(kept))
-        self._open = [*kept[:first], (line, title)]
+        names, kept = _is_name(line, title), list[tuple[PageLine, Title]]()
+        for own, above in self._open:
+            if own.level == line.level and (
+                names is _is_name(own, above) if own.level >= BOLD_LEVEL else names or not above.model
+            ):
+                break
+            kept += [(own, above)] if own.level <= line.level else []
+        self._open = [*kept, (line, title)]
 
     @property
     def names(self) -> list[str]:
@@ -74,7 +74,7 @@ class Outline:
         stored = next((title.quantization for _, title in reversed(self._open) if title.quantization), "")
         if at < 0:
             lines = (line for line, title in reversed(self._open) if not title.exact)
-            heading = next((line.name for line in lines if line.kind is Kind.HEADING), "")
+            heading = next((line.name for line in lines if line.is_heading), "")
             return Subject(quantization=stored, load=self._join_loads(at), heading=heading)
         own = self._open[at][1]
         name, model = own.name, own.model and add_storage(own.model, stored)
@@ -94,7 +94,7 @@ class Outline:
             line.name
             for line, title in self._open[at + 1 :]
             if len(line.name) <= _LONGEST_LOAD and _is_telling(line.name.split())
-            if line.kind is Kind.ITEM or (at >= 0 and not (title.name or title.quantization))
+            if line.level >= ITEM_LEVEL or (at >= 0 and not (title.name or title.quantization))
         )
         loads = [*filter(None, own)] or [*filter(None, higher)][:1] or [*filter(None, described)]
         return ", ".join(loads)
@@ -108,17 +108,7 @@ def strip_marks(marked: str) -> str:
 
 def _is_name(line: PageLine, title: Title) -> bool:
     """Whether a line names what stands below it: an item does where it is a model's name."""
-    return title.name != "" and (line.kind is Kind.HEADING or (title.exact and title.model != ""))
-
-
-def _is_end(own: PageLine, above: Title, line: PageLine, title: Title) -> bool:
-    """Whether what stands below an open heading of the same level ends where a line begins."""
-    if own.level < line.level:
-        return False
-    names, named = _is_name(line, title), _is_name(own, above)
-    if own.level >= BOLD_LEVEL:
-        return names is named
-    return names or not above.model
+    return title.name != "" and (line.is_heading or (title.exact and title.model != ""))
 
 
 _LONGEST_TITLE = 200  # characters of a title that is taken apart; a longer one is a name as it stands

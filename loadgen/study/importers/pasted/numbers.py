@@ -51,10 +51,6 @@ _MOST_DECIMALS = 6  # above which a figure is taken as exact
 _GROUPED = re.compile(rf"(?<=\d)[ {_SPACES}{_APOSTROPHES}](?=\d)")
 
 
-class AmbiguousError(UsageError):
-    """A number that is one thing here and another elsewhere: 1.234."""
-
-
 class ComputedNumber(float):
     """A figure that was computed from a printed one, with what one unit of that one's last digit is in it."""
 
@@ -101,8 +97,9 @@ def find_decimal_sign(written: Iterable[str]) -> str:
 
 
 def parse_number(written: str, sign: str = "") -> float:
-    """Parse the number; `sign` settles what is ambiguous. Raises AmbiguousError, and ValueError of no number.
+    """Parse the number; `sign` settles what is ambiguous. Raises UsageError if nothing does.
 
+    Raises ValueError of no number.
     1.234,56 and 1,234.56 and 1 234,56 and 1'234.56 are one number. 1.234 and 1,234 are two, unless other
     numbers of the page show which sign is the decimal one.
     """
@@ -113,9 +110,7 @@ def parse_number(written: str, sign: str = "") -> float:
     decimal = _find_sign(written)
     if not decimal and points + commas == 1:
         if not sign:
-            raise AmbiguousError(
-                f"{written} is ambiguous: the sign in it may group digits or begin the decimals"
-            )
+            raise UsageError(f"{written} is ambiguous: the sign in it may group digits or begin the decimals")
         decimal = sign
     for grouping in {".", ","} - {decimal}:
         groups = rf"[-+]?\d{{1,3}}(?:\{grouping}\d{{3}})+"

@@ -15,11 +15,10 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from loadgen.study.importers.pasted import drawn_tables
-from loadgen.study.importers.pasted.drawn_tables import MOST_COLUMNS, Grid, Row, check_size, fit_cells
+from loadgen.study.importers.pasted.drawn_tables import MOST_COLUMNS, Grid, Row, check_size
 from loadgen.study.importers.pasted.headings import (
     BOLD_LEVEL,
     ITEM_LEVEL,
-    Kind,
     PageLine,
     Subject,
     strip_marks,
@@ -62,6 +61,8 @@ class Surroundings(msgspec.Struct, frozen=True):
     lines: Sequence[str] = ()  # without what is read from them
     commands: tuple[dict[str, str] | None, ...] = ()  # the labels of each kind of command; None without one
     asked: dict[str, str] = {}  # what the benchmark's command requests, by our names
+    heading: str = ""  # the nearest, whatever it names
+    engine: str = ""  # in a heading
 
 
 class PastedBlock(msgspec.Struct):
@@ -329,7 +330,7 @@ class _PageReader(HTMLParser):
         elif tag == self._head:
             line, self._line, self._head = self._line, "", ""
             if name := strip_marks(line):
-                self._parts.append(PageLine(line.strip(), Kind.HEADING, _HEADS[tag], name))
+                self._parts.append(PageLine(line.strip(), _HEADS[tag], name))
         elif tag in ("b", "strong"):
             self._line += "**"
         elif tag not in _INSIDE:
@@ -344,9 +345,9 @@ class _PageReader(HTMLParser):
         if not line.strip():
             return
         if (bold := _BOLD.fullmatch(line)) is not None and not self._item:
-            read = PageLine(line, Kind.HEADING, BOLD_LEVEL, strip_marks(bold[2]))
+            read = PageLine(line, BOLD_LEVEL, strip_marks(bold[2]))
         elif self._item:
-            read = PageLine(f"{self._item}{line}", Kind.ITEM, self._item_level, strip_marks(line))
+            read = PageLine(f"{self._item}{line}", self._item_level, strip_marks(line))
             self._item = ""
         else:
             read = PageLine(line)
@@ -387,7 +388,8 @@ class _PageReader(HTMLParser):
             self._parts += self._list_blocks([row.cells for row in rows])
         elif len(rows) > 1 and len(rows[0].cells) > 1:
             titles = rows[0].cells
-            body = tuple(Row(row.line, fit_cells(row.cells, titles)) for row in rows[1:])
+            missing = [""] * len(titles)
+            body = tuple(Row(row.line, (*row.cells, *missing)[: len(titles)]) for row in rows[1:])
             self._parts.append(Grid(titles, body, self._first, max(self._number, rows[-1].line)))
 
     def _list_blocks(self, rows: Sequence[tuple[str, ...]]) -> Iterator[Part]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
+from loadgen.base.errors import UsageError
 from loadgen.base.text import list_first
 from loadgen.report.result_block import LAYOUTS, BlockRow
 from loadgen.study.importers.pasted import numbers
-from loadgen.study.importers.pasted.numbers import AmbiguousError
 
 HEADER = re.compile(r"(?<!=)={3,}+\s*Serving Benchmark Result\s*={3,}", re.IGNORECASE)
 RULE = re.compile(r"={20,}")
@@ -110,7 +110,7 @@ def parse_block(lines: Sequence[str], closed: bool = True) -> tuple[dict[str, An
             value = _parse_figure(figure, sign)
             if value is not None or figure.text.lower() == _UNSET:
                 figures[figure.key] = value
-        except AmbiguousError as error:
+        except UsageError as error:
             remarks.append(f"{figure.label} {error}: left out")
         except ValueError:
             remarks.append(f"{figure.label} {figure.text[:_SHOWN]!r} is not a number: left out")
@@ -162,8 +162,8 @@ def _find_row(label: re.Match[str]) -> tuple[str, BlockRow | None]:
 def _parse_figure(figure: _Written, sign: str) -> Any:
     """Parse a figure's text, NaN or infinite too; None where it is not set or not reported.
 
-    A text that may be a word is one if it is no number. Raises ValueError of anything else, AmbiguousError of
-    a number that `sign` does not settle.
+    A text that may be a word is one if it is no number. Raises ValueError of anything else, UsageError of a
+    number that `sign` does not settle.
     """
     lower = figure.text.lower().lstrip("-+")
     if figure.word and lower.startswith("inf"):

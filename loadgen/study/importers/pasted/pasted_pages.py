@@ -17,9 +17,10 @@ from loadgen.report.load_identity import Load
 from loadgen.study import labels
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.pasted import headings, pasted_blocks
-from loadgen.study.importers.pasted.headings import Kind, Outline, PageLine, Subject
+from loadgen.study.importers.pasted.headings import Outline, PageLine
 from loadgen.study.importers.pasted.page_reader import PastedBlock, Surroundings, read_parts
 from loadgen.study.importers.pasted.pasted_blocks import LAST_LINE
+from loadgen.study.importers.pasted.upright_grids import ENGINES
 from loadgen.study.run_summary import Reported, describe_simulation, find_unnamed_preset, shorten_name
 
 PAGE = "page"
@@ -54,7 +55,7 @@ def _find_blocks(page: str) -> tuple[list[PastedBlock], list[str]]:
     for part in read_parts(page):
         if isinstance(part, PastedBlock):
             last, above = part, above if part.cell is None else [*part.cell]
-            last.around = read_surroundings(above, outline.subject)
+            last.around = read_surroundings(above, outline)
             for text in above:  # a command, or the head of a report of ours
                 if (simulated := _SIMULATED.match(text)) is not None:
                     last.simulated = simulated[1] or find_unnamed_preset(True)
@@ -69,12 +70,12 @@ def _find_blocks(page: str) -> tuple[list[PastedBlock], list[str]]:
             in_report = False
             above += [""] if above and above[-1] else []  # a command does not continue after it
         else:
-            in_report = in_report and part.kind is Kind.TEXT
+            in_report = in_report and not part.level
             in_report = in_report and not (_SIMULATED.match(part.text) or _SERVER.match(part.text))
-            if part.kind is not Kind.TEXT:
+            if part.level:
                 outline.enter(part)
-            last = None if part.kind is Kind.HEADING else last
-            if part.kind is Kind.HEADING and headings.parse_title(part.name).named:
+            last = None if part.is_heading else last
+            if part.is_heading and headings.parse_title(part.name).named:
                 above = []
                 continue
             verdict = None if last is None or last.level else _VERDICT.match(part.text)
@@ -140,7 +141,7 @@ _MEMBER = re.compile(r"""^\s*["'][^"']{1,60}["']\s*:\s*["'](.*?)["']?\s*,?\s*$""
 _REDIRECTION = re.compile(r"\s(?:[12&]?>{1,2}|\|).*")
 _NAMESPACE = "Namespace("
 _PAIR = re.compile(r"(?<!\w)(\w+)=('[^']*'|\"[^\"]*\"|[^,]+)")
-_PROMPT = re.compile(r"[\w.@:~/()\[\] -]*+[$#%>]\s+")
+_PROMPT = re.compile(r"\A[\w.@:~/()\[\] -]*+[$#%>]\s+")
 _LONGEST = 64_000  # characters of a command with all its lines
 # A flag's names in the clients' many versions, and ours.
 _FLAGS = {
@@ -154,8 +155,8 @@ _FLAGS = {
 }
 
 
-def read_surroundings(lines: Sequence[str], subject: Subject) -> Surroundings:
-    """Read the lines above a result: what its commands request, their labels, and the words.
+def read_surroundings(lines: Sequence[str], outline: Outline) -> Surroundings:
+    """Read what stands above a result: its headings, what its commands request, their labels, the words.
 
     Requested is what the last benchmark command has under our names. Labels are its other flags, those of the
     last server's command (named `server.…`), and variables of both or of `export`. Flags are left out of the
@@ -177,7 +178,8 @@ def read_surroundings(lines: Sequence[str], subject: Subject) -> Surroundings:
         elif is_bench or _SERVER_COMMAND.search(command) is not None:
             command = _join_lines(command, remaining)
             given = _read_variables(command)
-            command = _VARIABLE.sub(" ", _REDIRECTION.sub("", _strip_prompt(command)))
+            command = _PROMPT.sub("", command.lstrip(), count=1)
+            command = _VARIABLE.sub(" ", _REDIRECTION.sub("", command))
             flags = labels.read_flag_labels(command)
             words.append(labels.strip_flags(command))
             if is_bench:
@@ -190,7 +192,10 @@ def read_surroundings(lines: Sequence[str], subject: Subject) -> Surroundings:
             exported |= _read_variables(line)
         else:
             words.append(line)
-    return Surroundings(subject, words, (exported or None, server, bench), asked)
+    heading = next(iter(outline.names), "")
+    engines = (engine for name in outline.names for engine in ENGINES if engine.lower() in name.lower())
+    commands = exported or None, server, bench
+    return Surroundings(outline.subject, words, commands, asked, heading, next(engines, ""))
 
 
 def _read_flag_labels(flags: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -222,11 +227,6 @@ def _join_lines(line: str, rest: Iterator[str]) -> str:
             words.append(plain.removesuffix("\\"))
         if not plain.endswith("\\") or (line := next(rest, "")) == "":
             return " ".join(words)
-
-
-def _strip_prompt(command: str) -> str:
-    prompt = _PROMPT.match(plain := command.lstrip())
-    return plain if prompt is None else plain[prompt.end() :]
 
 
 def _name_flags(given: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,6 @@ from decimal import Decimal
 from functools import cache, cached_property
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
@@ -25,7 +24,7 @@ from loadgen.study.importers.pasted import (
     row_figures,
 )
 from loadgen.study.importers.pasted.drawn_tables import Grid, Row
-from loadgen.study.importers.pasted.headings import Kind, Outline, PageLine, Subject
+from loadgen.study.importers.pasted.headings import Outline, PageLine
 from loadgen.study.importers.pasted.numbers import parse_decimal, parse_mean, parse_whole
 from loadgen.study.importers.pasted.page_reader import Part, Surroundings
 from loadgen.study.importers.pasted.row_figures import (
@@ -36,7 +35,7 @@ from loadgen.study.importers.pasted.row_figures import (
     is_measured,
     read_columns,
 )
-from loadgen.study.importers.pasted.upright_grids import ENGINES, name_left_out, turn_upright
+from loadgen.study.importers.pasted.upright_grids import name_left_out, turn_upright
 from loadgen.study.load_table import SIMULATED
 from loadgen.study.run_summary import Reported, find_unnamed_preset, join_quantization
 from loadgen.study.speed import speed_rows
@@ -77,6 +76,7 @@ _LEAST_FILLED = 2  # cells of a row; one alone is a heading between rows
 _MOST_CELLS, _LONGEST_CELL = 4, 24
 _MOST_NAMED = 8
 _NOTHING: Mapping[str, str] = {}
+_NOWHERE = Surroundings()
 
 
 TableRows = tuple[list[Reported], list[str]]  # the runs of tables, and a line on each with rows left out
@@ -92,8 +92,8 @@ def read_tables(text: str, path: Path) -> TableRows:
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
     lines = page_reader.split_lines(text)
-    apart = pasted_pages.describe_surroundings([place.around for _, place in places], after)
-    tables, left = list[tuple[Grid, _Place, dict[str, str]]](), list[str]()
+    apart = pasted_pages.describe_surroundings([place for _, place in places], after)
+    tables, left = list[tuple[Grid, Surroundings, dict[str, str]]](), list[str]()
     for (grid, place), own in zip(places, apart, strict=True):
         upright = turn_upright(grid)
         left += describe_statistics(path, grid, upright)
@@ -160,32 +160,17 @@ def format_cell(value: object) -> str:
     return str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
 
 
-class _Place(msgspec.Struct, frozen=True):
-    """Where a table stands: what the headings above it name, the nearest of them, and an engine in them."""
-
-    subject: Subject = Subject()
-    heading: str = ""
-    engine: str = ""
-    around: Surroundings = Surroundings()
-
-
-_NOWHERE = _Place()
-
-
-def _find_tables(parts: Sequence[Part]) -> tuple[list[tuple[Grid, _Place]], list[str]]:
-    """Return the tables of a page, each with its place, and the lines below the last one."""
-    outline, above, found = Outline(), list[str](), list[tuple[Grid, _Place]]()
+def _find_tables(parts: Sequence[Part]) -> tuple[list[tuple[Grid, Surroundings]], list[str]]:
+    """Return the tables of a page, each with what stands above it, and the lines below the last one."""
+    outline, above, found = Outline(), list[str](), list[tuple[Grid, Surroundings]]()
     for part in parts:
         if isinstance(part, Grid):
-            names = (engine for name in outline.names for engine in ENGINES if engine.lower() in name.lower())
-            around = pasted_pages.read_surroundings(above, outline.subject)
-            heading, engine = next(iter(outline.names), ""), next(names, "")
-            found.append((part, _Place(outline.subject, heading, engine, around)))
+            found.append((part, pasted_pages.read_surroundings(above, outline)))
             above = []
         elif isinstance(part, PageLine) and part.text:
-            if part.kind is not Kind.TEXT:
+            if part.level:
                 outline.enter(part)
-            if part.kind is Kind.HEADING and headings.parse_title(part.name).named:
+            if part.is_heading and headings.parse_title(part.name).named:
                 above = []
             else:
                 above.append(part.text)
@@ -199,7 +184,7 @@ class _Table:
         self,
         grid: Grid,
         path: Path,
-        place: _Place = _NOWHERE,
+        place: Surroundings = _NOWHERE,
         notes: str = "",
         apart: Mapping[str, str] = _NOTHING,
         *,
@@ -261,7 +246,10 @@ class _Table:
 
     def _read_labels(self, row: Row, facts: Mapping[str, str]) -> dict[str, str]:
         named = {self.grid.titles[at] or "label": row.cells[at] for at in self.unread[0]}
-        return {**self.labels, **named, **read_uncounted(facts)}
+        # Counts that are not numbers, as 4k or 1k1k, tell a row from others.
+        counts = ((key, facts.get(key, ""), read) for key, read in _COUNTS.items())
+        uncounted = {key: cell for key, cell, read in counts if cell and read(cell) is None}
+        return {**self.labels, **named, **uncounted}
 
     def _read_facts(self) -> Iterator[tuple[Row, dict[str, str]]]:
         """Yield each row with its cells by column's key; an empty cell of a model is that of a row above."""
@@ -397,12 +385,6 @@ def find_unread(
         elif column.key in _TELLING and is_label:
             named.append(at)
     return named, (f"not read: {list_first(left, _MOST_NAMED)}",) if left else ()
-
-
-def read_uncounted(facts: Mapping[str, str]) -> dict[str, str]:
-    """Return the cells of a row's counts that are not numbers, as 4k or 1k1k: they tell it from others."""
-    counts = ((key, facts.get(key, ""), read) for key, read in _COUNTS.items())
-    return {key: cell for key, cell, read in counts if cell and read(cell) is None}
 
 
 def list_rows_without_figures(

@@ -15,13 +15,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from loadgen.base.errors import UsageError
 from loadgen.figures.figure_table import LATENCIES
 from loadgen.figures.metrics import DECODING, PREFILL
 from loadgen.study.importers.pasted import numbers, pasted_blocks
 from loadgen.study.importers.pasted.numbers import (
     FOOTNOTE,
     KINDS,
-    AmbiguousError,
     CellNumber,
     find_kind,
     parse_cell,
@@ -131,15 +131,11 @@ def read_columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[T
     for at, each in enumerate(found[: first + 1]):
         cells = [cell.strip() for cell in probed[at] if cell.strip()]
         measured = _MEASURED_RATE.search(each.title.lower()) is not None or len(cells) < _LEAST_ASKED
-        if each.key == "request_throughput" and not measured and all(map(_is_round, cells)):
-            found[at] = replace(each, key=RATE)
+        if each.key == "request_throughput" and not measured:
+            parts = (parse_cell(cell) for cell in cells)
+            plain = (cell if part is None else part.text for cell, part in zip(cells, parts, strict=True))
+            found[at] = replace(each, key=RATE) if all(map(_ROUND.fullmatch, plain)) else each
     return found
-
-
-def _is_round(cell: str) -> bool:
-    """Whether a cell is a rate that one would ask for: whole, a half, or infinite."""
-    part = parse_cell(cell)
-    return any(_ROUND.fullmatch(text) for text in (cell, part.text if part is not None else ""))
 
 
 def is_measured(key: str) -> bool:
@@ -243,11 +239,18 @@ def read_cells(cells: Sequence[tuple[TableColumn, str]]) -> tuple[dict[str, floa
     sign = numbers.find_decimal_sign(part.text for _, _, part in parts if part is not None)
     values, remarks = dict[str, float](), list[str]()
     for column, cell, part in parts:
-        why = _explain_unread(column, cell, part)
+        timed, why = column.key.endswith("_ms"), ""
+        if part is None:
+            text = cell.strip().strip("*~≈ ")
+            why = "is not a number" if text.lower() not in _EMPTY and any(map(str.isdecimal, text)) else ""
+        elif part.kind and part.kind != "memory" and (part.kind == "time") is not timed:
+            why = "has another unit than its column"
+        elif timed and not column.bare and not part.unit:
+            why = "has no unit"
         try:
             if not why and (value := _read_value(column, cell, part, sign)) is not None:
                 values.setdefault(column.key, value)
-        except AmbiguousError as error:
+        except UsageError as error:
             remarks.append(f"{column.key} {error}: left out")
         except ValueError:
             why = "is not a number"
@@ -256,29 +259,17 @@ def read_cells(cells: Sequence[tuple[TableColumn, str]]) -> tuple[dict[str, floa
     return values, remarks
 
 
-def _explain_unread(column: TableColumn, cell: str, part: CellNumber | None) -> str:
-    if part is None:
-        text = cell.strip().strip("*~≈ ")
-        return "" if text.lower() in _EMPTY or not any(map(str.isdecimal, text)) else "is not a number"
-    timed = column.key.endswith("_ms")
-    if part.kind and part.kind != "memory" and (part.kind == "time") is not timed:
-        return "has another unit than its column"
-    return "has no unit" if timed and not column.bare and not part.unit else ""
-
-
 def _read_value(column: TableColumn, cell: str, part: CellNumber | None, sign: str) -> float | None:
     """Read a cell's number in its figure's unit, NaN and infinity too, which an audit names; else None.
 
-    Its own unit counts, else that of the title. Raises AmbiguousError, and ValueError of digits that are not
-    a number.
+    Its own unit counts, else that of the title. Raises UsageError of an ambiguous one, and ValueError of
+    digits that are not a number.
     """
     if part is None:
         return _NO_NUMBERS.get(cell.strip().strip("*`").lower())
     own = numbers.MS[part.unit.lower()] if part.kind == "time" else column.times
     try:
         return numbers.scale_figure(numbers.parse_number(part.text, sign), part.times * own)
-    except AmbiguousError:
-        raise
     except ValueError:
         beyond = float(part.text)  # as 1e400: a number, and no figure
         return math.copysign(math.inf, beyond) if beyond else 0.0

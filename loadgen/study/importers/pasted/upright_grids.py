@@ -50,7 +50,8 @@ def turn_upright(grid: Grid) -> Grid:
     grid = _join_heads(grid)
     if not grid.rows:
         return grid
-    if _is_of_one_figure(grid):
+    if is_measured(read_column(grid.titles[0]).key) and all(map(_is_thing, grid.titles[1:])):
+        # One figure, named in its corner, over models or loads: it is not read.
         return replace(grid, titles=("", *grid.titles[1:]))
     if len(grid.rows) <= _MOST_METRICS:
         grid = _turn_ranks(grid) or gather_ranks(grid) or grid
@@ -91,13 +92,8 @@ def name_left_out(grid: Grid, upright: Grid) -> list[str]:
     return [repr(title) for at, title in every if _find_rank(title) and at not in {at for _, at in kept}]
 
 
-def _is_of_one_figure(grid: Grid) -> bool:
-    """Whether a table has one figure, named in its corner, over models or loads: it is not read."""
-    figure, *across = grid.titles
-    return is_measured(read_column(figure).key) and all(map(_is_thing, across))
-
-
 def _is_thing(label: str) -> bool:
+    """Whether a column is headed by a model, its storage, a load, a count or a machine."""
     title = headings.parse_title(label)
     known = title.model or title.quantization or headings.find_concurrency(label) is not None
     return bool(known) or label.strip().isdecimal() or machines.recognise_machine(label) is not None
@@ -129,8 +125,13 @@ def _turn_ranks(grid: Grid) -> Grid | None:
     others = [at for at in range(1, len(titles)) if at not in ranks and titles[at].lower() not in _COUNTS]
     if not ranks or len({*ranks.values()}) < len(ranks) or not all(_is_one_word(grid, at) for at in others):
         return None
-    named = titles[0].lower() in _CORNERS
-    metrics = [_name_by_definition(row.cells[0]) if named else row.cells[0] for row in grid.rows]
+    metrics = [row.cells[0] for row in grid.rows]
+    if titles[0].lower() in _CORNERS:  # a metric of NVIDIA's clients, by its definition here
+        for at, metric in enumerate(metrics):
+            plain = _COUNTED.sub("", " ".join(metric.lower().split()))
+            name, bracket, unit = plain.partition(" (")
+            of_name = f"{_NVIDIA[name]}{bracket}{unit}" if name in _NVIDIA else metric
+            metrics[at] = _NVIDIA.get(plain, of_name)
     cells = [{rank: row.cells[at] for at, rank in ranks.items()} for row in grid.rows]
     row = _title_ranks(zip(metrics, cells, strict=True))
     if not any(is_measured(read_column(title, [cell]).key) for title, cell in row):
@@ -208,13 +209,6 @@ def _title_ranks(metrics: Iterable[tuple[str, Mapping[str, str]]]) -> list[tuple
             if read_column(titled, filled).key or rank == "mean":  # what is not known is named
                 row.append((titled, cell))
     return row
-
-
-def _name_by_definition(metric: str) -> str:
-    """Name a metric of NVIDIA's clients as its definition is named here; any other keeps its name."""
-    plain = _COUNTED.sub("", " ".join(metric.lower().split()))
-    name, bracket, unit = plain.partition(" (")
-    return _NVIDIA.get(plain, f"{_NVIDIA[name]}{bracket}{unit}" if name in _NVIDIA else metric)
 
 
 def _find_rank(title: str, column: str | None = None) -> str:

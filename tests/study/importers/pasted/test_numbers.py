@@ -9,7 +9,7 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.study.importers import json_fields
-from loadgen.study.importers.pasted.numbers import AmbiguousError, find_decimal_sign, parse_number
+from loadgen.study.importers.pasted.numbers import find_decimal_sign, parse_number
 
 
 @loop_over(
@@ -28,7 +28,7 @@ def test_a_number_is_read_as_its_country_writes_it(written: str, value: float) -
 
 @pytest.mark.parametrize("written", ["1.234", "1,234", "-12.345"])
 def test_a_number_that_is_two_is_refused_by_name(written: str) -> None:
-    with pytest.raises(AmbiguousError, match=written):
+    with pytest.raises(UsageError, match=written):
         parse_number(written)
 
 
