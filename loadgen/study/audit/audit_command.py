@@ -150,7 +150,12 @@ def list_audit_passages(findings: Sequence[RunFindings], explain: bool = False) 
     columns = ("checkpoint", "load", "tok/s", "TTFT ms", "TPOT ms", "roof", "verdict")
     passages = [Passage("", table=make_table(columns, body, spanned=1))]
     passages += filter(None, (_make_run_passage(audited, explain) for audited in ordered))
-    return [*passages, _make_summary(ordered, explain)]
+    levels = Counter(audited.level for audited in ordered)
+    by_level = ", ".join(f"{levels[level]} {level.value}" for level in _GRAVEST_FIRST if levels[level])
+    title = (
+        f"{format_count(len(ordered), 'run')}: {by_level}; {len(CHECKS)} doubts looked for (docs/audit.md)"
+    )
+    return [*passages, Passage(title, remarks=tuple(_list_remarks(ordered, explain)))]
 
 
 def _list_cells(audited: RunFindings) -> list[str]:
@@ -210,15 +215,6 @@ def _make_run_passage(audited: RunFindings, explain: bool) -> Passage | None:
     facts += [("remark", remark) for remark in remarks]
     names = (cut_middle(each, _LONGEST_NAME) for each in (name, run.load.name) if each)
     return Passage(f"{', '.join(names)}: {audited.verdict}", facts=tuple(facts))
-
-
-def _make_summary(findings: Sequence[RunFindings], explain: bool) -> Passage:
-    levels = Counter(audited.level for audited in findings)
-    by_level = ", ".join(f"{levels[level]} {level.value}" for level in _GRAVEST_FIRST if levels[level])
-    title = (
-        f"{format_count(len(findings), 'run')}: {by_level}; {len(CHECKS)} doubts looked for (docs/audit.md)"
-    )
-    return Passage(title, remarks=tuple(_list_remarks(findings, explain)))
 
 
 def _list_remarks(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:

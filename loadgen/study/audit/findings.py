@@ -197,7 +197,14 @@ def _find_earlier_run(run: AuditedRun, other: AuditedRun) -> Evidence | None:
     """Write how the prompts of `run` are the first of `other`, by counts, digest or seed; None if unknown."""
     own, its, of = run.workload, other.workload, other.reported.load.name or "the other load"
     if own is None or its is None:
-        by = _name_same_prompts(run, other)
+        ours, theirs = run.reported, other.reported
+        if ours.plan_digest or theirs.plan_digest:
+            by = "digest" if ours.plan_digest == theirs.plan_digest else ""
+        else:
+            fewer = run.requests and other.requests and run.requests <= other.requests
+            seeded = ours.load.seed is not None and ours.load.seed == theirs.load.seed
+            alike = ours.told_by == theirs.told_by and _are_as_long(run, other)
+            by = "seed" if fewer and seeded and alike else ""
         return f"its prompts are those of {of}, by their {by}" if by else None
     if its.count_shared(own) < own.requests:
         return None
@@ -206,37 +213,22 @@ def _find_earlier_run(run: AuditedRun, other: AuditedRun) -> Evidence | None:
     return f"its {own.requests} prompts ({own.total_input_tokens} tokens) {which} {those}, seed {SEED}"
 
 
-def _name_same_prompts(run: AuditedRun, other: AuditedRun) -> str | None:
-    """Return what shows that `other` had the prompts of `run` first, "digest" or "seed"; None if neither."""
-    own, its = run.reported, other.reported
-    if own.plan_digest or its.plan_digest:
-        return "digest" if own.plan_digest == its.plan_digest else None
-    fewer = run.requests and other.requests and run.requests <= other.requests
-    seeded = own.load.seed is not None and own.load.seed == its.load.seed and own.told_by == its.told_by
-    return "seed" if fewer and seeded and _are_as_long(run, other) else None
-
-
 def _are_as_long(run: AuditedRun, other: AuditedRun) -> bool:
     """Whether both mean prompt lengths are known and equal to 1 %."""
     own, its = run.reported.input_len, other.reported.input_len
     return bool(own and its and abs(own - its) <= LENGTH_OFF * its)
 
 
-def _are_other_prompts(run: AuditedRun, other: AuditedRun) -> bool:
-    own, its, workload = run.reported, other.reported, other.workload
-    if own.plan_digest and its.plan_digest:
-        return own.plan_digest != its.plan_digest
-    n, tokens = run.requests or 0, run.figure("total_input_tokens") or 0
-    return workload is not None and not workload.has_first(int(n), int(tokens))
-
-
 def _compare_with_load(run: AuditedRun, ttft_ms: float, times: float) -> Evidence | None:
     """Write which full load leaves each prompt more than `times` the TTFT, in ms; None if none does."""
     for other in run.same_checkpoint:
         left_ms = other.prefill_left_ms
-        if not left_ms or left_ms <= times * ttft_ms:
+        if not left_ms or left_ms <= times * ttft_ms or not _are_as_long(run, other):
             continue
-        if _are_as_long(run, other) and not _are_other_prompts(run, other):
+        own, its = run.reported.plan_digest, other.reported.plan_digest
+        n, tokens = run.requests or 0, run.figure("total_input_tokens") or 0
+        known = other.workload is None or other.workload.has_first(int(n), int(tokens))
+        if own == its if own and its else known:
             load = other.reported.load.name or other.reported.file or other.reported.source
             return f"{load} leaves {left_ms:.0f} ms for each prompt ({left_ms / ttft_ms:.1f} times that)"
     return None
@@ -339,7 +331,24 @@ def slow_kernel(run: AuditedRun) -> Evidence | None:
     """Find evidence that decoding or prefill is so slow for the machine that a fallback kernel is likely."""
     if run.ceiling is None:
         return None
-    return join_evidence((_explain_slow_decode(run, run.ceiling), _explain_slow_prefill(run, run.ceiling)))
+    reported, load, ceiling = run.reported, run.reported.load, run.ceiling
+    timed = any(
+        f"{rank}_{key}_ms" in reported.figures for rank in ("mean", "median") for key in ("tpot", "itl")
+    )
+    # A speed has the prompt's time in it, and Transformers' devices wait for one another.
+    long = (load.input_len or 0.0) > SHORT_PROMPT * (load.output_len or 0.0)
+    waits = ceiling.machine.devices > 1 and "transformers" in reported.engine.lower()
+    slow = bound.explain_fallback(ceiling, reported.figures, load) if timed or not (long or waits) else None
+    left_ms, least_ms = run.prefill_left_ms, None
+    if reported.input_len:
+        least_ms = ceiling.prefill_ms(reported.input_len)
+    if not left_ms or not least_ms or not LEAST_MS <= least_ms < SLOW_PREFILL * left_ms:
+        return slow
+    prefill = (
+        f"{left_ms:.0f} ms are left for each prompt's prefill, {100 * least_ms / left_ms:.2g} % of the "
+        f"machine's peak ({least_ms:.0f} ms)"
+    )
+    return join_evidence((slow, prefill))
 
 
 def _find_excess(run: AuditedRun, above: float, most: float) -> Evidence | None:
@@ -425,30 +434,6 @@ def draft_not_seen(run: AuditedRun) -> Evidence | None:
         return None
     itl, tpot = run.figure("mean_itl_ms"), run.figure("mean_tpot_ms")
     return f"{run.accepted:.3g} tokens a pass reported; mean ITL {itl:g} ms, mean TPOT {tpot:g} ms"
-
-
-def _explain_slow_decode(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:
-    """Write that decoding is so slow that a fallback kernel is likely; None if not."""
-    reported, load = run.reported, run.reported.load
-    figures = reported.figures
-    timed = any(f"{rank}_{key}_ms" in figures for rank in ("mean", "median") for key in ("tpot", "itl"))
-    if not timed:  # a speed holds the prompt's time, and Transformers' devices wait for one another
-        long = (load.input_len or 0.0) > SHORT_PROMPT * (load.output_len or 0.0)
-        if long or (ceiling.machine.devices > 1 and "transformers" in reported.engine.lower()):
-            return None
-    return bound.explain_fallback(ceiling, figures, load)
-
-
-def _explain_slow_prefill(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:
-    """Write how far prefill under a full load is below 5 % of the machine's peak; None if it is not."""
-    left_ms, length = run.prefill_left_ms, run.reported.input_len
-    least_ms = ceiling.prefill_ms(length) if length else None
-    if not left_ms or not least_ms or not LEAST_MS <= least_ms < SLOW_PREFILL * left_ms:
-        return None
-    return (
-        f"{left_ms:.0f} ms are left for each prompt's prefill, {100 * least_ms / left_ms:.2g} % of the "
-        f"machine's peak ({least_ms:.0f} ms)"
-    )
 
 
 _BY_VERDICT = "found by the run's own verdict; its directory has the figures"

@@ -31,7 +31,7 @@ INTERRUPTED = "interrupted"  # the folder of a series with what it would measure
 
 
 class ChangedBundle(UsageError):
-    """A bundle is not as it was written: its message names the first part that was changed."""
+    """A bundle is not as it was written, by its first part that was changed, or not as it was signed."""
 
     exit_code = ExitCode.CHANGED
 

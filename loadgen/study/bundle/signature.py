@@ -11,7 +11,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from loadgen.base.errors import ExitCode, UsageError
+from loadgen.base.errors import UsageError
+from loadgen.study.bundle.manifest import ChangedBundle
 
 NAMESPACE = "loadgen-bundle"
 _LONGEST_S = 30
@@ -21,12 +22,6 @@ _MOST_LINES = 10_000
 _SIGNER = re.compile(r"""("[^"]+"|[^\s#]\S*)\s.*?\b(AAAA[A-Za-z0-9+/]+=*)""")  # names, options, type and key
 _ARMOUR = re.compile(rb"-----[^-\n]*-----|\s")
 _MOST_BYTES = 64 << 10
-
-
-class WrongSignature(UsageError):
-    """A bundle's signature is missing, of another file, or of no one who may sign."""
-
-    exit_code = ExitCode.CHANGED
 
 
 def find_signature(bundle: Path) -> Path:
@@ -54,7 +49,7 @@ def check_signature(bundle: Path, sha256: str, allowed: Path | None) -> str:
     """Check the signature of a bundle whose bytes had this SHA-256, and say whose it is; "" without one.
 
     `allowed` is a file of allowed signers, as ssh-keygen reads it: all its names for the key are said. Raises
-    WrongSignature, also where the bundle has other bytes by now, or UsageError if ssh-keygen or the
+    ChangedBundle, also where the bundle has other bytes by now, or UsageError if ssh-keygen or the
     file is missing.
     """
     place = find_signature(bundle)
@@ -63,14 +58,14 @@ def check_signature(bundle: Path, sha256: str, allowed: Path | None) -> str:
     if not place.is_file():
         if allowed is None:
             return ""
-        raise WrongSignature(f"{bundle} is not signed: there is no {place.name} next to it")
+        raise ChangedBundle(f"{bundle} is not signed: there is no {place.name} next to it")
     if place.stat().st_size > _MOST_BYTES:
-        raise WrongSignature(f"{place} is no signature: it has more than {_MOST_BYTES >> 10} KiB")
+        raise ChangedBundle(f"{place} is no signature: it has more than {_MOST_BYTES >> 10} KiB")
     if allowed is None:
         ended = _run(bundle, sha256, "check-novalidate", place)
         key = re.search(r"SHA256:\S+", ended.stdout)
         if ended.returncode or key is None:
-            raise WrongSignature(f"{bundle}: its signature is wrong: {_explain(ended)}")
+            raise ChangedBundle(f"{bundle}: its signature is wrong: {_explain(ended)}")
         return f"signed with {key[0]}; --allowed-signers FILE says whose key that is"
     found = subprocess.run(
         [_find_tool(), "-Y", "find-principals", "-f", str(allowed), "-s", str(place)],
@@ -79,14 +74,14 @@ def check_signature(bundle: Path, sha256: str, allowed: Path | None) -> str:
     first = [] if found.returncode else found.stdout.splitlines()  # of the key's first line alone
     names = list(dict.fromkeys(filter(None, (*first, *_list_names(allowed, place)))))
     if not names:
-        raise WrongSignature(f"{bundle}: its signature is of no one in {allowed}")
+        raise ChangedBundle(f"{bundle}: its signature is of no one in {allowed}")
     tried = {
         name: _run(bundle, sha256, "verify", place, "-f", str(allowed), "-I", name)
         for name in names[:_MOST_NAMES]
     }
     signers = [name for name, ended in tried.items() if not ended.returncode]
     if not signers:
-        raise WrongSignature(f"{bundle}: its signature is wrong: {_explain(tried[names[0]])}")
+        raise ChangedBundle(f"{bundle}: its signature is wrong: {_explain(tried[names[0]])}")
     return f"signed by {' or '.join(signers)}{', who have one key' if signers[1:] else ''}"
 
 
@@ -103,7 +98,7 @@ def _list_names(allowed: Path, place: Path) -> Iterator[str]:
 def _run(
     bundle: Path, sha256: str, action: str, signature: Path, *words: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run ssh-keygen on a bundle's bytes and its signature; raises WrongSignature if they are others now."""
+    """Run ssh-keygen on a bundle's bytes and its signature; raises ChangedBundle if they are others now."""
     command = [_find_tool(), "-Y", action, *words, "-n", NAMESPACE, "-s", str(signature)]
     digest, pipe = hashlib.sha256(), subprocess.PIPE
     with (
@@ -117,7 +112,7 @@ def _run(
                 process.stdin.write(block)
         said = process.communicate()[0].decode("utf-8", "replace")
     if not process.returncode and digest.hexdigest() != sha256:
-        raise WrongSignature(f"{bundle} was replaced while it was read: verify it again")
+        raise ChangedBundle(f"{bundle} was replaced while it was read: verify it again")
     return subprocess.CompletedProcess(command, process.returncode, said, "")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from msgspec.structs import asdict
@@ -233,6 +233,8 @@ _MOST_CELLS = 100_000
 _ATTACHING = {"base_url", "base-url", "host", "port"}  # flags of a server that runs already
 _SHOWN = 3  # ids that are named
 _LEAST_LETTERS = 3  # of a flag's value that a run is recognised by
+_Words = tuple[str, ...]
+_Shown = tuple[frozenset[str], frozenset[str]]  # texts
 _CHOSEN = "decides what is concluded, and follows from no run"
 _QUALITY_FORMAT = Quality.model_fields["format"].default
 _MOST_BYTES = 16 << 20
@@ -341,7 +343,13 @@ def _hold_arms(record: CampaignRecord, runs: list[tuple[Cell, Facts]], held: Pro
 
     Two arms of which no flag is shown by all runs of the one, and none of the other, are unchecked.
     """
-    shown = [(cell, _Shown.make(facts)) for cell, facts in runs]
+    shown = [(cell, _list_shown(facts)) for cell, facts in runs]
+
+    def shows(run: _Shown, words: _Words) -> bool:
+        """Whether a run shows a flag's value; of a number only how the server was started counts."""
+        own = run[0] if _is_text(words) else run[1]
+        return all(word in own or any(text.startswith(f"{word}/") for text in own) for word in words)
+
     for own, other in combinations(record.arms, 2):
         held.values += 1
         of_own, of_other = (
@@ -350,18 +358,19 @@ def _hold_arms(record: CampaignRecord, runs: list[tuple[Cell, Facts]], held: Pro
         )
         if not (of_own and of_other):
             continue
-        ours, others = _list_marks(own, other), _list_marks(other, own)
+        ours, others = _list_other_flags(own, other), _list_other_flags(other, own)
         is_shown = any(
-            all(each.has(mark) for each in of_these) and not any(each.has(mark) for each in of_those)
-            for marks, of_these, of_those in ((ours, of_own, of_other), (others, of_other, of_own))
-            for mark in marks
+            all(shows(each, words) for each in of_these) and not any(shows(each, words) for each in of_those)
+            for flags, of_these, of_those in ((ours, of_own, of_other), (others, of_other, of_own))
+            for words in flags.values()
         )
-        for arm, marks, strange, of_these in ((own, ours, others, of_own), (other, others, ours, of_other)):
+        for arm, flags, strange, of_these in ((own, ours, others, of_own), (other, others, ours, of_other)):
             wrong = [
-                mark
+                f"{name} {' '.join(words)}"
                 for each in of_these
-                for mark in strange
-                if mark.is_text and each.has(mark) and not any(map(each.has, marks))
+                for name, words in strange.items()
+                if _is_text(words) and shows(each, words)
+                if not any(shows(each, own_words) for own_words in flags.values())
             ]
             if wrong:
                 where = f"{CELLS}: a run of {_name(arm)}"
@@ -374,39 +383,17 @@ def _name(arm: ArmRecord) -> str:
     return f"{arm.checkpoint} on {arm.server}"
 
 
-class _Mark(NamedTuple):
-    """A flag in which an arm differs from another: its name, and the words of its value."""
-
-    name: str
-    words: tuple[str, ...]
-
-    @property
-    def is_text(self) -> bool:
-        """Whether a word of it is more than a number."""
-        return any(len(word) >= _LEAST_LETTERS and re.search("[A-Za-z]", word) for word in self.words)
-
-    def __str__(self) -> str:
-        return f"{self.name} {' '.join(self.words)}"
+def _is_text(words: _Words) -> bool:
+    """Whether a word of a flag's value is more than a number."""
+    return any(len(word) >= _LEAST_LETTERS and re.search("[A-Za-z]", word) for word in words)
 
 
-class _Shown(NamedTuple):
-    """The texts in what a run knows of its server, and those of how that was started, and runs."""
-
-    texts: frozenset[str]
-    started: frozenset[str]
-
-    @classmethod
-    def make(cls, facts: Facts) -> _Shown:
-        """Make that of a run."""
-        stated = facts.json()
-        started = frozenset(_list_texts([stated[name] for name in ("launched", "as_run")]))
-        others = [stated[name] for name in ("server", "targets", "checkpoint", "profile")]
-        return cls(started.union(_list_texts(others)), started)
-
-    def has(self, mark: _Mark) -> bool:
-        """Whether all words of a flag's value are shown; numbers count only where the server was started."""
-        texts = self.texts if mark.is_text else self.started
-        return all(word in texts or any(text.startswith(f"{word}/") for text in texts) for word in mark.words)
+def _list_shown(facts: Facts) -> _Shown:
+    """List the texts in what a run knows of its server, and those of how that was started, and runs."""
+    stated = facts.json()
+    started = frozenset(_list_texts([stated[name] for name in ("launched", "as_run")]))
+    others = [stated[name] for name in ("server", "targets", "checkpoint", "profile")]
+    return started.union(_list_texts(others)), started
 
 
 def _list_texts(value: Any) -> Iterator[str]:
@@ -419,13 +406,14 @@ def _list_texts(value: Any) -> Iterator[str]:
         yield from filter(None, [str(value).rpartition("=")[2]])
 
 
-def _list_marks(own: ArmRecord, other: ArmRecord) -> list[_Mark]:
-    differing = {name: value for name, value in own.flags.items() if other.flags.get(name) != value}
-    marks = (
-        _Mark(name, tuple(word.rstrip("/") for part in _list_texts(value) for word in part.split()))
-        for name, value in differing.items()
-    )
-    return [mark for mark in marks if any(mark.words)]
+def _list_other_flags(own: ArmRecord, other: ArmRecord) -> dict[str, _Words]:
+    """List the flags in which an arm differs from another, each with the words of its value."""
+    flags = {
+        name: tuple(word.rstrip("/") for part in _list_texts(value) for word in part.split())
+        for name, value in own.flags.items()
+        if other.flags.get(name) != value
+    }
+    return {name: words for name, words in flags.items() if any(words)}
 
 
 def _hold_attempts(

@@ -20,7 +20,6 @@ from loadgen.records.journal import JOURNAL
 from loadgen.report.run_directory import ARRIVALS, RESULT
 from loadgen.study.bundle import reading, signature
 from loadgen.study.bundle.manifest import INTERRUPTED, ChangedBundle, find_kind
-from loadgen.study.bundle.signature import WrongSignature
 from loadgen.study.importers.clients.loadgen_runs import CELLS
 from loadgen.study.importers.result_sources import is_campaign, may_hold_results
 from loadgen.study.limit_record import LIMIT
@@ -110,7 +109,7 @@ def verify_place(path: Path, allowed: Path | None = None) -> Verified:
     try:
         opened = reading.open_bundle(path)
         signed = signature.check_signature(path, opened.sha256, allowed)
-    except (ChangedBundle, WrongSignature) as error:
+    except ChangedBundle as error:
         return Verified(str(path), refused=str(error))
     try:
         return Verified(str(path), prove_directory(opened.directory, opened.name_place), signed=signed)

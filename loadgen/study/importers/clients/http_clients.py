@@ -154,18 +154,18 @@ def _list_k6(lines: list[str]) -> dict[str, Any]:
         if (tagged := _TAGGED.fullmatch(line)) is not None and _DURATION in metrics:
             metrics.setdefault(_EXPECTED, _parse_trend(tagged[1]))
         elif (named := _METRIC.fullmatch(line)) is not None:
-            metrics.setdefault(named[1], _parse_metric(named[1], named[2]))
+            name, text = named.groups()
+            failed, counted = _FAILED.match(text), _COUNTED.match(text)
+            values = _parse_trend(text)
+            if name == "http_req_failed" and failed is not None:
+                values = {"passes": json_fields.parse_count(failed[1])}
+            elif counted is not None:
+                rate = json_fields.parse_number(counted[2])
+                values = {"count": json_fields.parse_count(counted[1]), "rate": rate}
+            elif name == "vus_max":
+                values = {key: json_fields.parse_count(value) for key, value in _EQUAL.findall(text)}
+            metrics.setdefault(name, values)
     return {"metrics": {name: values for name, values in metrics.items() if values}}
-
-
-def _parse_metric(name: str, text: str) -> dict[str, Any]:
-    if (failed := _FAILED.match(text)) is not None and name == "http_req_failed":
-        return {"passes": json_fields.parse_count(failed[1])}
-    if (counted := _COUNTED.match(text)) is not None:
-        return {"count": json_fields.parse_count(counted[1]), "rate": json_fields.parse_number(counted[2])}
-    if name == "vus_max":
-        return {key: json_fields.parse_count(value) for key, value in _EQUAL.findall(text)}
-    return _parse_trend(text)
 
 
 def _parse_trend(text: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from zipfile import is_zipfile
@@ -183,9 +183,14 @@ class StoredLimit(msgspec.Struct, frozen=True):
 
     @property
     def run_directories(self) -> list[Path]:
-        """The directories of its runs, without a run that measured nothing; none if it is on no disk."""
-        runs = (run.directory for run in self.record.runs)
-        return [] if self.directory is None else _select_below(self.directory, runs)
+        """The directories of its runs, without a run that measured nothing; none if it is on no disk.
+
+        Only those below its own: a stranger's record may name others.
+        """
+        if self.directory is None:
+            return []
+        named = [Path(run.directory) for run in self.record.runs if run.directory]
+        return [self.directory / path for path in named if not path.is_absolute() and ".." not in path.parts]
 
 
 def read_sweep(directory: Path) -> StoredSweep:
@@ -197,9 +202,3 @@ def read_sweep(directory: Path) -> StoredSweep:
 def read_limit(directory: Path) -> StoredLimit:
     """Read the search of a directory, without its runs; raises UsageError as `read_sweep`."""
     return StoredLimit(directory, LimitRecord.read(directory))
-
-
-def _select_below(directory: Path, runs: Iterable[str]) -> list[Path]:
-    """Return the paths of `runs` that lie below `directory`: a stranger's record may name others."""
-    inside = [Path(run) for run in runs if run]
-    return [directory / run for run in inside if not run.is_absolute() and ".." not in run.parts]
