@@ -29,11 +29,6 @@ _TIMES = {
     "gen_ai.latency.time_in_model_prefill": ("server_prefill_ns", "server_ttft_ns"),
     "gen_ai.latency.time_in_model_decode": ("server_decode_ns",),
 }
-_LATENCY = b"gen_ai.latency."
-_PATH = (1, 2, 2)  # the fields resource_spans, scope_spans and spans of a request to a collector
-_VARINT, _BYTES, _FIXED = 0, 2, {0: 0, 1: 8, 5: 4}  # kinds of fields, and the size of those that have one
-_LONGEST_VARINT = 10  # bytes
-MOST_PARTS = 1 << 16  # of a body: a batch of a collector has 8,192 spans
 _PLACES = {name: place for place, name in enumerate(_TIMES)}
 _QUEUE, _PREFILL = 0, 2
 _MOST_S = 1e6  # eleven days: what is beyond it is not the time of a request
@@ -61,59 +56,6 @@ class TraceIds(msgspec.Struct, frozen=True):
         """Make the header by which the server's spans join a request's trace (W3C Trace Context, 3.2)."""
         trace, span = self.find(index)
         return ((TRACEPARENT, f"00-{trace:032x}-{span:016x}-{_SAMPLED:02x}"),)
-
-
-def may_be_request(body: bytes, begin: int, end: int) -> bool:
-    """Whether the bytes of a span hold the name of a request's time."""
-    return body.find(_LATENCY, begin, end) >= 0
-
-
-def find_spans(body: bytes) -> list[tuple[int, int]]:
-    """Find where each span's bytes begin and end in a protobuf ExportTraceServiceRequest, level by level.
-
-    Raises ValueError for other bytes, OverflowError for over 65,536 spans, scopes, resources and other parts.
-    """
-    places, left = [(0, len(body))], MOST_PARTS
-    for field in _PATH:
-        parts = list[tuple[int, int]]()
-        for begin, end in places:
-            left = _add_parts(body, begin, end, field, left, parts)
-        places = parts
-    return places
-
-
-def _add_parts(body: bytes, at: int, end: int, wanted: int, left: int, parts: list[tuple[int, int]]) -> int:
-    """Add where each part with a field's number begins and ends in a message; return how many may follow.
-
-    See https://protobuf.dev/programming-guides/encoding/ for the bytes.
-    """
-    while at < end:
-        if not left:
-            raise OverflowError
-        left -= 1
-        tag, at = _read_varint(body, at)
-        number, kind = tag >> 3, tag & 7
-        size = _FIXED.get(kind, len(body))
-        if kind == _VARINT:
-            _, at = _read_varint(body, at)
-        elif kind == _BYTES:
-            size, at = _read_varint(body, at)
-        if not number or at + size > end:
-            raise ValueError("it is no protobuf")
-        if number == wanted and kind == _BYTES:
-            parts.append((at, at + size))
-        at += size
-    return left
-
-
-def _read_varint(body: bytes, at: int) -> tuple[int, int]:
-    """Read a number of 7 bits a byte; return it and where it ends. Raises ValueError if it has no end."""
-    number = 0
-    for place, octet in enumerate(body[at : at + _LONGEST_VARINT]):
-        number |= (octet & 127) << 7 * place
-        if octet < 128:
-            return number, at + place + 1
-    raise ValueError("it is no protobuf")
 
 
 def pack_times(span: Any) -> bytes:

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-from google.protobuf.message import DecodeError
-from hypothesis import given
-from hypothesis import strategies as st
 from opentelemetry import trace
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -23,7 +17,6 @@ from loadgen.features.telemetry.server_spans import (
     SPAN,
     SpanJoin,
     TraceIds,
-    find_spans,
     pack_times,
     split_trace,
 )
@@ -93,37 +86,6 @@ def test_a_requests_times_are_read(attributes: dict[str, Any], times_ns: tuple[i
 @loop_over("made", [span({"code.function": "load"}), span({}), span(SGLANG, b"short"), span(SGLANG, b"")])
 def test_what_is_of_no_request_has_no_times(made: Span) -> None:
     assert pack_times(made) == b""
-
-
-@given(
-    st.lists(st.lists(st.lists(st.binary(max_size=40), max_size=4), max_size=3), max_size=3),
-    st.binary(max_size=6),
-)
-def test_spans_are_found_where_protobuf_finds_them(names: list[list[list[bytes]]], tail: bytes) -> None:
-    sent = ExportTraceServiceRequest()
-    for scopes in names:
-        resource = sent.resource_spans.add(schema_url="a")
-        resource.resource.attributes.add(key="k").value.int_value = 7
-        for spans in scopes:
-            scope = resource.scope_spans.add()
-            scope.scope.name = "x" * 200
-            for name in spans:
-                scope.spans.add(trace_id=name, start_time_unix_nano=1 << 60, flags=1, kind=3)
-    body = sent.SerializeToString()
-    found = [Span.FromString(body[begin:end]).trace_id for begin, end in find_spans(body)]
-    assert found == [name for scopes in names for spans in scopes for name in spans]
-    try:
-        ExportTraceServiceRequest.FromString(body + tail)
-    except DecodeError:
-        return
-    with suppress(ValueError):  # parts of groups, which no writer makes since 2008
-        assert len(find_spans(body + tail)) >= len(found)
-
-
-@loop_over("cut", range(1, 60))
-def test_a_body_that_is_cut_off_is_none(cut: int) -> None:
-    with pytest.raises(ValueError, match="no protobuf"):
-        find_spans(RECORDED[:-cut])
 
 
 def test_the_recorded_spans_of_vllm_are_read() -> None:
