@@ -14,7 +14,7 @@ from loadgen.base.errors import ExitCode
 from loadgen.facts.run_facts import Facts
 from loadgen.features.attribution import parts, stalls
 from loadgen.features.fingerprint import answer_check, greedy_prompts
-from loadgen.features.images import image_album
+from loadgen.features.images import image_requests
 from loadgen.features.roofline import roofline_settings
 from loadgen.features.selftest import trial
 from loadgen.features.speculation import step_counts
@@ -117,8 +117,8 @@ CLAIMS: dict[str, tuple[str, ...]] = {
         f"less than {roofline_settings.LEAST_MS:g} ms at best",
     ),
     "images.md": (
-        f"(quality {image_album.QUALITY}, the `images` extra: Pillow)",
-        f"At most {image_album.MOST_HEADS} images, and {image_album._MOST_HEAD_BYTES >> 20} MiB",
+        f"(quality {image_requests.QUALITY}, the `images` extra: Pillow)",
+        f"At most {image_requests.MOST_HEADS} images, and {image_requests._MOST_HEAD_BYTES >> 20} MiB",
     ),
     "explaining.md": (
         f"over about {stalls._STEPS} steps around it",

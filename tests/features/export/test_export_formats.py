@@ -18,7 +18,7 @@ from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Launched, Server
-from loadgen.features.export.export_formats import (
+from loadgen.features.export.export_command import (
     FIELDS,
     FORMATS,
     encode_llmd_report,
@@ -131,7 +131,7 @@ def test_an_accelerator_is_named_where_all_of_it_is_known(of: Result, kind: str)
 
 def test_a_number_with_an_exponent_is_one_for_readers_of_yaml(monkeypatch: pytest.MonkeyPatch) -> None:
     made = {"a": 1e-05, "b": [-2e20, "1e-05"], "c": 1.5e-07, "d": 3}
-    monkeypatch.setattr("loadgen.features.export.export_formats.make_llmd_report", lambda of: made)
+    monkeypatch.setattr("loadgen.features.export.export_command.make_llmd_report", lambda of: made)
     text = encode_llmd_report(run())
     assert json.loads(text) == made
     assert '"a": 1.0e-05,' in text

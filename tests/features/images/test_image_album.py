@@ -11,8 +11,8 @@ from PIL import Image
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.features.images import image_album
-from loadgen.features.images.image_album import JPEG, PNG, Pixels, Texture, finish_image, make_head
+from loadgen.features.images import image_requests
+from loadgen.features.images.image_requests import JPEG, PNG, Pixels, Texture, finish_image, make_head
 
 TEXTURE = Texture(np.random.default_rng(0))
 _ERROR = 6.0  # mean of a byte's difference after JPEG at quality 85; the pixels' own spread is 45
@@ -49,7 +49,7 @@ def test_noise_has_the_bits_a_pixel_that_photos_have(form: str, least: float, mo
 def test_without_pillow_jpeg_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(UsageError, match=r"JPEG needs the images extra: .*; or pass --image-format png"):
-        image_album.import_pillow()
+        image_requests.import_pillow()
 
 
 @loop_over(("width", "least"), [(64, 2000), (32, 2000), (16, 1980)])
