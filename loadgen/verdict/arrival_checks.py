@@ -41,7 +41,11 @@ def _find_whole_answers(run: RunEvidence) -> Evidence | None:
     if not _is_most(which):
         return None
     tokens = float(shapes.tokens[which].mean())
-    late = run.usual_lag_ms > tokens * FASTEST_MS / 2 if run.stamped else run.client_cores > IDLE_CORES
+    late = (
+        run.usual_lag_ms > tokens * FASTEST_MS / 2
+        if run.stamped
+        else run.facts.client.busy_cores > IDLE_CORES
+    )
     if late:
         return None
     return (
@@ -82,7 +86,7 @@ def _find_later_clumps(run: RunEvidence) -> Evidence | None:
 def _is_late(run: RunEvidence) -> bool:
     """Whether the client's own read lag, of some gaps, may have made messages come together."""
     if not run.stamped:
-        return run.client_cores > IDLE_CORES
+        return run.facts.client.busy_cores > IDLE_CORES
     return run.usual_lag_ms > LATE_GAPS * run.metrics.itl.mean_ms
 
 

@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from loadgen.base.rule import Evidence, Origin, invalid, join_evidence, note, suspect
+from loadgen.base.rule import Evidence, Origin, Rule, invalid, join_evidence, note, suspect
 from loadgen.base.urls import is_this_machine
 from loadgen.records.record import UNKNOWN
 from loadgen.verdict.arrival_checks import held_answers
@@ -115,7 +115,9 @@ def explain_starving(run: RunEvidence) -> str:
 )
 def client_busy(run: RunEvidence) -> Evidence | None:
     """Find evidence that the client was busy, or paused, and its timestamps include the delay."""
-    causes = [f"{run.client_cores:.2f} of a core busy"] if run.client_cores >= CORES else []
+    causes = (
+        [f"{run.facts.client.busy_cores:.2f} of a core busy"] if run.facts.client.busy_cores >= CORES else []
+    )
     # P99s that are long, and that the client stood still for so long at once that it may be why.
     stopped_s, waits = run.facts.client.stopped_s, (("TTFT", run.metrics.ttft), ("ITL", run.metrics.itl))
     tails = [
@@ -138,11 +140,11 @@ def client_busy(run: RunEvidence) -> Evidence | None:
 )
 def busy_loop(run: RunEvidence) -> Evidence | None:
     """Find evidence that the client was busy, though kernel timestamps exclude the delay."""
-    health, gap_ms = run.metrics.health, run.metrics.itl.mean_ms
+    health, gap_ms, cores = run.metrics.health, run.metrics.itl.mean_ms, run.facts.client.busy_cores
     late = health.lag_mean_ms > LAG_GAPS * gap_ms and held_answers(run) is None  # whose gaps are nothing
-    if not run.stamped or not (run.client_cores >= CORES or late):
+    if not run.stamped or not (cores >= CORES or late):
         return None
-    return f"{run.client_cores:.2f} of a core busy, mean read lag {health.lag_mean_ms:.3g} ms"
+    return f"{cores:.2f} of a core busy, mean read lag {health.lag_mean_ms:.3g} ms"
 
 
 @note(
@@ -386,12 +388,9 @@ def journal(run: RunEvidence) -> Evidence | None:
     return f"the journal could not be written in full: {error}" if error else None
 
 
-@suspect(
+machine_throttled: Rule[RunEvidence] = suspect(
     "throttled",
     "this machine, which also runs the server, was throttled: a governor or power mode below its best, or a "
     "throttling counter that rose during the run",
     "cool it, set governor and power mode (cpupower, nvpmodel, jetson_clocks), and run again",
-)
-def machine_throttled(run: RunEvidence) -> Evidence | None:
-    """Find evidence that this machine was throttled (heat, power, clocks)."""
-    return join_evidence(run.facts.throttled)
+)(lambda run: join_evidence(run.facts.throttled))

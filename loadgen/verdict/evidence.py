@@ -253,17 +253,12 @@ class RunEvidence:
         """From when to when (ns) each sent request, or session, took up concurrency, int64[…] each."""
         if self.sessions is not None:
             return self.sessions.spans_ns(self.records)
-        return self.records.sent_ns[self.sent], self.records.end_ns[self.sent]
+        return self.records.sent_ns[self.records.sent], self.records.end_ns[self.records.sent]
 
     @property
     def noun(self) -> str:
         """The noun for the units of the load: requests, or sessions."""
         return "requests" if self.sessions is None else "sessions"
-
-    @cached_property
-    def sent(self) -> Bool:
-        """Marks the requests that were sent, bool[requests]."""
-        return self.records.sent
 
     @cached_property
     def window(self) -> ServerWindow | None:
@@ -282,11 +277,6 @@ class RunEvidence:
         return self.facts.held_concurrency is not None
 
     @property
-    def paced(self) -> bool:
-        """Whether each request has a planned time, by a finite rate or a trace."""
-        return self.facts.profile.open_loop
-
-    @property
     def uneven(self) -> bool:
         """Whether the planned rate changes during the run: by a schedule, ramp, bursts or a trace."""
         return self.facts.data.schedule is not None or self.facts.profile.shaped
@@ -300,7 +290,7 @@ class RunEvidence:
     @cached_property
     def late_ns(self) -> Int64:
         """How much later than due each request was sent, int64[requests sent]; of sessions first turns."""
-        return (self.records.sent_ns - self.records.intended_ns)[self.sent & self.begins]
+        return (self.records.sent_ns - self.records.intended_ns)[self.records.sent & self.begins]
 
     @property
     def late_p99_ms(self) -> float:
@@ -353,7 +343,7 @@ class RunEvidence:
 
         Of sessions these are turns of those that began after the first wave of them.
         """
-        rows = np.flatnonzero(self.sent & self.begins)
+        rows = np.flatnonzero(self.records.sent & self.begins)
         order = np.argsort(self.records.sent_ns[rows], kind="stable")
         later = np.zeros(len(self.records), np.bool_)
         later[rows[order[self.target :]]] = True
@@ -467,11 +457,6 @@ class RunEvidence:
     def judged(self) -> int:
         """Requests that could fail: all but those cancelled as planned, or past the context limit."""
         return self.metrics.requests - self.metrics.cancelled - self.context_ends
-
-    @property
-    def client_cores(self) -> float:
-        """CPU cores that the capturing process kept busy, 0 to 1."""
-        return self.facts.client.busy_cores
 
     @property
     def stamped(self) -> bool:

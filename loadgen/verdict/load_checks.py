@@ -9,7 +9,7 @@ import numpy as np
 
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
-from loadgen.base.rule import Evidence, Origin, invalid, join_evidence, note, suspect
+from loadgen.base.rule import Evidence, Origin, Rule, invalid, join_evidence, note, suspect
 from loadgen.base.text import format_count
 from loadgen.figures import steady_state
 from loadgen.figures.figure_table import SELECTABLE, percentile_name
@@ -60,29 +60,23 @@ def cut_short(run: RunEvidence) -> Evidence | None:
     return _describe_end(run) if run.facts.partial and not requested else None
 
 
-@suspect(
+stopped_by_signal: Rule[RunEvidence] = suspect(
     "interrupted",
     "Ctrl-C ended the run: slow requests had less time to finish, so latencies are too low",
     "let it run to its end, or plan fewer requests (--num-prompts)",
-)
-def stopped_by_signal(run: RunEvidence) -> Evidence | None:
-    """Find evidence that Ctrl-C or a signal ended the run before its plan."""
-    return _describe_end(run) if run.facts.interrupted else None
+)(lambda run: _describe_end(run) if run.facts.interrupted else None)
 
 
 def _describe_end(run: RunEvidence) -> Evidence:
     return f"{run.facts.partial}: {run.metrics.completed} of {run.facts.own_requests} requests succeeded"
 
 
-@suspect(
+stopped_by_rule: Rule[RunEvidence] = suspect(
     "stopped-by-rule",
     "a stop rule (--max-failures, --max-consecutive-failures, --max-duration, --stop-when-saturated) ended "
     "the run: slow requests had less time to finish",
     "resolve the errors listed under `failed:`, or relax the rule",
-)
-def stopped_by_rule(run: RunEvidence) -> Evidence | None:
-    """Find evidence that a stop rule ended the run before its plan."""
-    return _describe_end(run) if run.facts.stop_rule and not run.facts.interrupted else None
+)(lambda run: _describe_end(run) if run.facts.stop_rule and not run.facts.interrupted else None)
 
 
 def _find_failures(run: RunEvidence, above: float, most: float) -> Evidence | None:
@@ -164,7 +158,7 @@ def tokens_not_counted(run: RunEvidence) -> Evidence | None:
     return f"{count}: their messages were counted, so TPOT and tok/s are of messages, not of tokens"
 
 
-@suspect(
+answer_lengths: Rule[RunEvidence] = suspect(
     "answer-lengths",
     "ignore_eos was sent and the answers' lengths differ from the requested one by more than "
     f"{percent(ANSWER_OFF)} on average, without those whose tokens were not counted; a server that honours "
@@ -172,20 +166,14 @@ def tokens_not_counted(run: RunEvidence) -> Evidence | None:
     "pass --no-ignore-eos if the server does not know ignore_eos, as most hosted APIs; else check that "
     "prompt and answer fit its context (--context-len with --launch; vLLM: --max-model-len), and that it "
     "does not cap the length of answers",
-)
-def answer_lengths(run: RunEvidence) -> Evidence | None:
-    """Find evidence that answers do not have the length they were forced to have."""
-    return _find_other_lengths(run, 1 - ANSWER_OFF if run.ignores_eos else 0.0, 1 + ANSWER_OFF)
+)(lambda run: _find_other_lengths(run, 1 - ANSWER_OFF if run.ignores_eos else 0.0, 1 + ANSWER_OFF))
 
 
-@note(
+early_ends: Rule[RunEvidence] = note(
     "early-ends",
     f"ignore_eos was not sent and answers average under {percent(ANSWER_SHORT)} of the maximum length",
     "use --ignore-eos if all answers should have the same length",
-)
-def early_ends(run: RunEvidence) -> Evidence | None:
-    """Find evidence that answers ended before the requested maximum, as they may."""
-    return None if run.ignores_eos else _find_other_lengths(run, ANSWER_SHORT, math.inf)
+)(lambda run: None if run.ignores_eos else _find_other_lengths(run, ANSWER_SHORT, math.inf))
 
 
 def _find_other_lengths(run: RunEvidence, low: float, high: float) -> Evidence | None:
@@ -288,7 +276,7 @@ def concurrency_not_held(run: RunEvidence) -> Evidence | None:
 )
 def sends_late(run: RunEvidence) -> Evidence | None:
     """Find evidence that requests left later than scheduled."""
-    if not run.paced or not len(run.late_ns):
+    if not run.facts.profile.open_loop or not len(run.late_ns):
         return None
     late_ms, gap_ms = float(run.late_ns.mean()) / 1e6, 1e3 / run.facts.planned_rate_per_s
     uneven = run.uneven
@@ -317,9 +305,9 @@ def sends_late(run: RunEvidence) -> Evidence | None:
 )
 def rate_not_reached(run: RunEvidence) -> Evidence | None:
     """Find evidence that sending took longer than planned."""
-    begun = run.sent & run.begins
+    begun = run.records.sent & run.begins
     sent_ns, intended_ns = run.records.sent_ns[begun], run.records.intended_ns[begun]
-    if not run.paced or len(sent_ns) < 2:
+    if not run.facts.profile.open_loop or len(sent_ns) < 2:
         return None
     planned_s, taken_s = np.ptp(intended_ns) / 1e9, np.ptp(sent_ns) / 1e9
     if not planned_s or planned_s >= RATE * taken_s:
@@ -340,7 +328,7 @@ def rate_not_reached(run: RunEvidence) -> Evidence | None:
 def overload(run: RunEvidence) -> Evidence | None:
     """Find evidence that requests, or sessions, pile up while they are sent."""
     sent_ns = run.held_spans_ns[0]
-    if not run.paced or len(sent_ns) < 2:
+    if not run.facts.profile.open_loop or len(sent_ns) < 2:
         return None
     middle_ns, last_ns = int(sent_ns.min() + np.ptp(sent_ns) // 2), int(sent_ns.max())
     if middle_ns - run.burst_period_ns < sent_ns.min():  # no period of bursts before it
@@ -407,7 +395,7 @@ def ran_out(run: RunEvidence) -> Evidence | None:
     idle_ns = find_dry_ns(sessions, run.records, profile.duration_ns, own, run.facts.queues)
     if idle_ns is None or len(sessions) < own:
         return None
-    idle_s = (idle_ns - int(run.records.sent_ns[run.sent].min())) / SECOND_NS
+    idle_s = (idle_ns - int(run.records.sent_ns[run.records.sent].min())) / SECOND_NS
     if idle_s >= profile.duration:
         return None
     return (

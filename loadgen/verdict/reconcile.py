@@ -77,8 +77,8 @@ def make_reconciled_table(rows: Sequence[ReconciledFigure]) -> Table:
     """Make the table of the pairs, without brackets that only confirm."""
     body = []
     for index, row in enumerate(rows):
-        if not _is_informative(row):
-            continue
+        if row.bracket is not None and not row.difference and (row.client is not None or not row.bracket[0]):
+            continue  # a percentile lies in the bucket where it should
         digits, at = _DECIMALS[row.unit], f"loadgen.reconciliation.{index}"
         server = format_number(f"{at}.server", row.server, digits)
         if row.bracket is not None:
@@ -257,13 +257,6 @@ def _pair(figure: str, unit: str, client: float | None, server: float | None) ->
     client, server = (None if of is None or math.isnan(of) else of for of in (client, server))
     difference = None if client is None or server is None else client - server
     return ReconciledFigure(figure, unit, client, server, difference)
-
-
-def _is_informative(row: ReconciledFigure) -> bool:
-    """Whether a pair shows more than that a percentile lies in the bucket where it should."""
-    if row.bracket is None:
-        return True
-    return bool(row.difference) or (row.client is None and row.bracket[0] > 0)
 
 
 class CountPair(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from functools import partial
 
-from loadgen.base.rule import Evidence, Origin, Source, invalid, join_evidence, note, suspect
+from loadgen.base.rule import Evidence, Origin, Rule, Source, invalid, join_evidence, note, suspect
 from loadgen.base.text import format_count
 from loadgen.features.attribution import attribution_checks
 from loadgen.server.server_counters import ServerSample
@@ -66,28 +66,22 @@ def first_wave(run: RunEvidence) -> Evidence | None:
     return f"{slower}; {format_count(run.facts.warmups, 'warm-up request')} came before"
 
 
-@suspect(
+tpot_trend: Rule[RunEvidence] = suspect(
     "tpot-trend",
     "the medians of TPOT over successive waves of requests, or of sessions by their mean, without ramp and "
     "drain, have a trend: at least "
     f"{LEAST_WAVES} waves, Mann-Kendall p < {TREND_CHANCE}, and over {percent(TREND_CHANGE)} in all by the "
     "Theil-Sen slope, since a drift can be significant and too small to matter",
     _SETTLE,
-)
-def tpot_trend(run: RunEvidence) -> Evidence | None:
-    """Find evidence that TPOT drifted during the run."""
-    return _describe_drift("TPOT", run.tpot_trend())
+)(lambda run: _describe_drift("TPOT", run.tpot_trend()))
 
 
-@suspect(
+throughput_trend: Rule[RunEvidence] = suspect(
     "throughput-trend",
     "closed loop: output tokens per second, over the time each wave of answers took, have such a trend; not "
     "of sessions, since the contexts of the first ones grow together",
     _SETTLE,
-)
-def throughput_trend(run: RunEvidence) -> Evidence | None:
-    """Find evidence that throughput drifted during the run."""
-    return _describe_drift("output throughput", run.throughput_trend())
+)(lambda run: _describe_drift("output throughput", run.throughput_trend()))
 
 
 def _describe_drift(name: str, trend: Trend | None) -> Evidence | None:
@@ -394,12 +388,9 @@ def _list_differences(timings: AnswerTimings) -> Iterator[Evidence]:
         )
 
 
-@suspect(
+fallback_kernel: Rule[RunEvidence] = suspect(
     "fallback-kernel",
     "the engine reports or logs that it runs a slower kernel than the checkpoint's format is made for: "
     "the GPU or the build has no other, or it is not tuned",
     "choose a build or a format with a kernel for this GPU; the report's `engine log:` lines have the reason",
-)
-def fallback_kernel(run: RunEvidence) -> Evidence | None:
-    """Find evidence that the engine fell back to a slower kernel."""
-    return join_evidence(() if run.facts.as_run is None else run.facts.as_run.fallbacks)
+)(lambda run: join_evidence(() if run.facts.as_run is None else run.facts.as_run.fallbacks))

@@ -158,7 +158,7 @@ def test_a_ramp_of_concurrency_is_read_in_quarters() -> None:
 def test_a_ramp_is_no_trend_of_the_server() -> None:
     result = shaped(schedule=STAGES)
     evidence = RunEvidence(result.facts, result.records, result.metrics)
-    assert (evidence.uneven, evidence.paced, evidence.closed_loop) == (True, True, False)
+    assert (evidence.uneven, evidence.facts.profile.open_loop, evidence.closed_loop) == (True, True, False)
     assert evidence.tpot_trend() is None
     assert evidence.first_tpot() is None
 

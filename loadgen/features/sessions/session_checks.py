@@ -57,7 +57,7 @@ def sessions_ended_early(run: RunEvidence) -> Evidence | None:
 )
 def turns_late(run: RunEvidence) -> Evidence | None:
     """Find evidence that turns after the first were sent over 10 ms after they were due, by P99."""
-    later = run.sent & ~run.begins
+    later = run.records.sent & ~run.begins
     late_ns = (run.records.sent_ns - run.records.intended_ns)[later]
     if run.sessions is None or not len(late_ns) or run.facts.profile.max_requests is not None:
         return None
@@ -78,9 +78,9 @@ def users_waited(run: RunEvidence) -> Evidence | None:
     """Find evidence that over 5 % of users' turns were sent late, waiting for the answer before."""
     sessions, records = run.sessions, run.records
     rate_per_s = run.facts.profile.user_rate
-    if sessions is None or not rate_per_s or not run.sent.any():
+    if sessions is None or not rate_per_s or not run.records.sent.any():
         return None
-    slots, due_ns = records.slot[run.sent], records.intended_ns[run.sent]
+    slots, due_ns = records.slot[run.records.sent], records.intended_ns[run.records.sent]
     first_ns = np.full(int(slots.max()) + 1, NEVER_NS)
     np.minimum.at(first_ns, slots, due_ns)
     # A user's turns are whole periods apart, unless an answer was still on its way.
@@ -198,7 +198,7 @@ def turns_reconnected(run: RunEvidence) -> Evidence | None:
     count = run.facts.client.reconnects
     if run.sessions is None or not count:
         return None
-    turns = f"{count} of {int(run.sent.sum())} turns"
+    turns = f"{count} of {int(run.records.sent.sum())} turns"
     return f"{turns} went over a new connection: the server had closed the old one"
 
 

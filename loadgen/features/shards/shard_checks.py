@@ -73,9 +73,9 @@ def _measure_apart_ns(run: RunEvidence, began_ns: list[int]) -> int:
     """
     if len(began_ns) < 2:
         return 0
-    if not run.paced:
+    if not run.facts.profile.open_loop:
         return max(began_ns) - min(began_ns)
-    due_ns = run.records.intended_ns[run.sent & run.begins]
+    due_ns = run.records.intended_ns[run.records.sent & run.begins]
     return int((np.maximum.accumulate(due_ns) - due_ns).max(initial=0))
 
 
