@@ -201,11 +201,12 @@ def run_bench(argv: Sequence[str]) -> int:
             return 0
         seed = bench.make_seed(options)
         with print_one_object(options.json) as results:
-            if bench.is_series(options, profiles):
+            first = profiles[0]
+            if len(profiles) * options.repeat > 1 or first.ladder is not None or first.table is not None:
                 from loadgen.study.series import bench_series  # few commands make several runs
 
                 return bench_series.run_all(session, profiles, seed, results)
-            return bench.run_once(session, profiles[0], seed, results)[0]
+            return bench.run_once(session, first, seed, results)[0]
 
 
 def write_completion(argv: Sequence[str]) -> int:

@@ -132,9 +132,12 @@ def _take_column(column: _Column, count: int, kind: type[np.generic]) -> NDArray
     return np.frombuffer(mapping, kind, count)
 
 
-def check_rows(columns: Mapping[str, NDArray[Any]], kind: type[np.generic] = np.int64) -> None:
-    """Raise ValueError unless each column is one row of this type."""
+def check_rows(
+    columns: Mapping[str, NDArray[Any]], kinds: Mapping[str, type[np.generic]] | None = None
+) -> None:
+    """Raise ValueError unless each column is one row of the type that `kinds` has for it, else of int64."""
     for name, column in columns.items():
+        kind = (kinds or {}).get(name, np.int64)
         if column.dtype != kind or column.ndim != 1:
             form = f"{column.ndim}-dimensional {column.dtype}"
             raise ValueError(f"column {name} is {form}, not a row of {np.dtype(kind).name}")

@@ -133,12 +133,3 @@ def defer_stop(interrupts: Interrupts, note: Callable[[int], object] = lambda _:
 
     with interrupts.catch(react):
         yield came
-
-
-@contextmanager
-def stop_afterwards(interrupts: Interrupts) -> Iterator[None]:
-    """Put off a stop signal until the block has ended, then raise Stopped; a second one raises it at once."""
-    with defer_stop(interrupts) as came:
-        yield
-    if came:
-        stop(came[0])

@@ -396,10 +396,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         """Encode the facts as JSON bytes for the journal."""
         return json.dumps(self.json()).encode()
 
-    def mask_texts(self, mask: Callable[[Any], Any]) -> Self:
-        """Return the facts with `mask` applied to every text in them."""
-        return _mask_texts(self, mask)
-
     def lines(self, section: str) -> Iterator[str]:
         """Yield the report lines of the facts of a section, by their rows; that of its own name last."""
         rows = sorted(list_annotations(Facts, FactLine).items(), key=lambda item: item[0] == section)
@@ -553,17 +549,18 @@ def _validate(kind: type[BaseModel], value: Any) -> BaseModel:
         raise ValueError(": ".join([*map(str, first["loc"]), first["msg"]])) from None
 
 
-def _mask_texts(value: F, mask: Callable[[Any], Any]) -> F:
+def mask_texts(value: F, mask: Callable[[Any], Any]) -> F:
+    """Return facts, or a part of them, with `mask` applied to every text in them."""
     if isinstance(value, BaseModel):
         return type(value).model_validate(mask(value.model_dump()))
     if isinstance(value, msgspec.Struct):
         held = asdict(value)
         plain = [name for name, each in held.items() if isinstance(each, str | dict | list)]
         masked = dict(zip(plain, mask([held[name] for name in plain]), strict=True))
-        nested = {name: _mask_texts(held[name], mask) for name in held.keys() - masked.keys()}
+        nested = {name: mask_texts(held[name], mask) for name in held.keys() - masked.keys()}
         return type(value)(**masked, **nested)
     if isinstance(value, tuple) and not (value and isinstance(value[0], int | float)):  # they may be many
-        return type(value)(_mask_texts(each, mask) for each in value)
+        return type(value)(mask_texts(each, mask) for each in value)
     kept: F = mask(value) if isinstance(value, str | dict | list) else value  # else it holds no text
     return kept
 

@@ -47,7 +47,7 @@ class PerRequest(msgspec.Struct, frozen=True):
     @classmethod
     def from_records(cls, records: Records, ask: MetricOptions) -> PerRequest:
         """Compute these columns from a run's records."""
-        ok, sent_ns = records.ok, records.sent_ns
+        ok, sent_ns, cancelled = records.ok, records.sent_ns, records.cancelled
         first_ns, first_tokens = np.full((2, len(records)), UNKNOWN, np.int64)
         last_ns = np.where(ok, records.end_ns, UNKNOWN)
         if ask.streamed:
@@ -66,8 +66,8 @@ class PerRequest(msgspec.Struct, frozen=True):
             counted[unknown] = records.sum_message_tokens()[unknown]
         return cls(
             ok=ok,
-            failed=~(ok | records.cancelled | records.cut_off),
-            cancelled=records.cancelled,
+            failed=~(ok | cancelled | records.cut_off),
+            cancelled=cancelled,
             first_ns=first_ns,
             first_tokens=first_tokens,
             ttft_ns=np.where((first_ns == UNKNOWN) | (not ask.times_tokens), UNKNOWN, first_ns - sent_ns),

@@ -538,7 +538,9 @@ def _join_rows(rows: list[Record], column: MessageColumn) -> NDArray[Any]:
 
 def check_columns(columns: Mapping[str, Int64], start: Int64, messages: Mapping[str, NDArray[Any]]) -> None:
     """Raise ValueError unless these columns can be a run's: of their types, equally long, within bounds."""
+    kinds = {column.name: column.kind for column in MESSAGE_COLUMNS}
     check_rows({name: columns[name] for name in BOUNDS})
+    check_rows({name: messages[name] for name in kinds}, kinds)
     requests = len(columns["index"])
     for name in BOUNDS:
         if len(columns[name]) != requests:
@@ -551,8 +553,7 @@ def check_columns(columns: Mapping[str, Int64], start: Int64, messages: Mapping[
     if (np.diff(columns["index"]) <= 0).any():
         raise ValueError("column index is not in order, or names a request twice")
     arrivals = len(messages["arrival_ns"])
-    for name, kind, _, optional in MESSAGE_COLUMNS:
-        check_rows({name: messages[name]}, kind)
+    for name, _, _, optional in MESSAGE_COLUMNS:
         if len(messages[name]) not in ((0, arrivals) if optional else (arrivals,)):
             raise ValueError(f"column {name} has {len(messages[name])} values for {arrivals} arrivals")
     if len({len(messages[name]) for name in _OPTIONAL}) > 1:

@@ -141,7 +141,7 @@ class Result:
         """The evidence for each objective of --slo: met, missed or not shown."""
         return judge_objectives(self.counted, objectives.parse_objectives(self.facts.profile.slo), self.ask)
 
-    @property
+    @cached_property
     def reconciled(self) -> list[reconcile.ReconciledFigure]:
         """The client's figures next to those the server's counters give."""
         window = self.facts.window

@@ -57,18 +57,6 @@ def check_options(options: Options) -> None:
         telemetry_sender.check_options(options)
 
 
-def check_repeatable(options: Options, runs: int) -> None:
-    """Raise UsageError if an option is of a single run, and the command makes several."""
-    given = {
-        "--export-requests writes one plan": options.export_requests,
-        "--start-at is of one run": options.start_at,
-        "--expect-plan is of one run": options.expect_plan,
-    }
-    for why, value in given.items():
-        if value is not None and runs > 1:
-            raise UsageError(f"{why}: leave out --repeat, and name one profile")
-
-
 def review_plan(options: Options, made: Plan, tokenizer: str | None) -> None:
     """Write a plan to a file, if asked to, and check what divides or accompanies it; raises UsageError."""
     if options.export_requests is not None:

@@ -14,8 +14,7 @@ from loadgen.base import clock, signals
 from loadgen.facts.run_facts import Facts
 from loadgen.plan.plan import Plan
 from loadgen.records import text_tokens
-from loadgen.records.record import Records
-from loadgen.run.command.progress import Display, Progress
+from loadgen.run.command.progress import Display, Progress, SentCounters
 from loadgen.run.firing import Firing, Outcome, TransportOptions, Watch, begin_process
 from loadgen.run.stop_rules import StopRules
 from loadgen.transport.capture_process import reap_ended
@@ -73,7 +72,7 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing 
         planned_tokens=planned_tokens,
         waiting=watch.waiting,
     )
-    ending = Ending(firing)
+    ending = Ending(firing, progress.counters)
     try:
         with watch.interrupts.catch(ending.stop_by_signal), pause_collector(), watch.during:
             began_ns = part.start.begin_ns(clock.now_ns())
@@ -96,7 +95,13 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing 
     elapsed_s, sent = (clock.now_ns() - began_ns) / 1e9, firing.counters.sent
     planned_ns = plan.profile.duration_ns if total is None else 0
     rule = "" if ending.cut_short else rules.summarize(elapsed_s, (total or sent) - sent, planned_ns)
-    revise, uncounted = _make_revision(watch, firing.tally.uncounted, options.keep_text)
+    tally = firing.tally
+    revise, uncounted = text_tokens.make_revision((), None, options.keep_text)
+    if tally.uncounted:
+        waiting = f"counting the tokens of {tally.uncounted} responses without usage"
+        with watch.display.waiting(waiting):
+            parts = journal.parts()
+            revise, uncounted = text_tokens.make_revision(parts, watch.tokenizer, options.keep_text)
     return Outcome(
         journal.records(spill, revise),
         firing.health,
@@ -105,8 +110,8 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing 
         rule=rule,
         saturated=rules.saturated,
         uncounted=uncounted,
-        reasoned=firing.tally.reasoned,
-        hidden=firing.tally.hidden,
+        reasoned=tally.reasoned,
+        hidden=tally.hidden,
         workers=firing.workers,
         lost=firing.lost,
     )
@@ -131,17 +136,6 @@ class PlanSender:
         return ()
 
 
-def _make_revision(watch: Watch, uncounted: int, keep_text: bool) -> tuple[Callable[[Records], Records], str]:
-    """Return the function that adds tokenizer counts to part of a journal, and "" or why it cannot.
-
-    It drops the texts unless `keep_text`. Shown as a wait if any answers are uncounted.
-    """
-    if not uncounted:
-        return text_tokens.make_revision((), None, keep_text)
-    with watch.display.waiting(f"counting the tokens of {uncounted} responses without usage"):
-        return text_tokens.make_revision(watch.journal.parts(), watch.tokenizer, keep_text)
-
-
 @contextmanager
 def pause_collector() -> Iterator[None]:
     """Disable the garbage collector inside the block: decoding allocates many objects but no cycles.
@@ -161,6 +155,7 @@ class Ending(msgspec.Struct):
     """Ends a run early on a signal, the server's end or a rule; a second signal ends the command."""
 
     run: Firing
+    counters: SentCounters
     signal: int = 0
     gone: bool = False
     stopped_by: str = ""  # the rule, in words
@@ -177,9 +172,8 @@ class Ending(msgspec.Struct):
         """Stop the run, once, if the server has ended or a rule ends it, and keep which."""
         if self.gone or rules.fired:
             return
-        counters = self.run.counters
         self.gone = gone()
-        self.stopped_by = rules.reason(elapsed_s, max(counters.sent - counters.ended, 0))
+        self.stopped_by = rules.reason(elapsed_s, self.counters)
         if self.gone or self.stopped_by:
             self.run.stop()
 

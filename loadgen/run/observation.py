@@ -37,17 +37,6 @@ class Local(msgspec.Struct, frozen=True):
     device_before_bytes: int | None = None  # GPU memory in use before it was started
 
 
-def scrape_before_run(
-    observer: MetricsScraper, most_s: float, display: Display, meanwhile: Callable[[], None]
-) -> str:
-    """Scrape the server's counters once it is idle, or after `most_s` seconds; return the error, "" if none.
-
-    `meanwhile` is called during the wait.
-    """
-    with display.waiting("settling: until the server is idle", most_s):
-        return observer.scrape_before(most_s, meanwhile)
-
-
 def make_cpu_watch(local: Local | None, embedded: bool) -> CpuWatch | None:
     """Make the reader of CPU use around a run, also of an unobserved one; None if the server is elsewhere."""
     return CpuWatch(local.pids, server_known=embedded) if local is not None else None

@@ -11,6 +11,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,7 @@ from loadgen.run.command.progress import Display
 from loadgen.run.firing import Outcome, PlanPart, TransportOptions, Watch
 from loadgen.run.live_display import choose_display
 from loadgen.run.measurement import PlanSender, measure
-from loadgen.run.observation import Local, Observation, make_cpu_watch, scrape_before_run
+from loadgen.run.observation import Local, Observation, make_cpu_watch
 from loadgen.run.server_group import ServerGroup
 from loadgen.run.stop_rules import make_stop_rules
 from loadgen.run.transport_choice import add_path
@@ -56,7 +57,7 @@ from loadgen.server.control import EMPTIED, ServerInfo
 from loadgen.server.exchange import ServerAddress
 from loadgen.server.prometheus import MetricLines
 from loadgen.server.scraper import MetricsScraper
-from loadgen.settings.run_settings import select_sending
+from loadgen.settings.run_settings import SendOptions
 from loadgen.transport.capture_process import reap_ended
 from loadgen.transport.sending.job import Target
 
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("loadgen")
 _FAILED_S = 10.0  # for a server that failed to end: SGLang's takes five seconds to notice itself
 _REST_S = 3.0  # at most, for a server to be done with the warm-up
+_SENDING = [field.name for field in fields(SendOptions)]
 PARTED = "parted by a salt of this run's"
 MAY_KNOW = "may know these prompts from an earlier run: {}"
 
@@ -167,7 +169,10 @@ class Session(msgspec.Struct, frozen=True):
         Raises UsageError or MeasureError, without secrets, and leaves no directory if nothing was measured.
         """
         display = choose_display(self.options.quiet)
-        with self._fit(workload, seed) as session:
+        hidden = self._collect_secrets(workload)
+        with hidden.hide_in_errors():
+            fit = self._fit_api(workload)
+            session = replace(fit, access=replace(fit.access, secrets=hidden))._count_words(workload, seed)
             made = session._make_plan(workload, seed, display)
             with session._keep_journal(made, display) as (directory, started, journal):
                 sent = session.make_transport_options(made)
@@ -190,21 +195,14 @@ class Session(msgspec.Struct, frozen=True):
                     else:
                         outcome = session.sender.send(made, sent, watch)
                     # Raised inside pydantic's builder, a signal would become an error of its own.
-                    with signals.stop_afterwards(session.interrupts), importing():
+                    with signals.defer_stop(session.interrupts) as came, importing():
                         from loadgen.run import followup
+                    if came:
+                        signals.stop(came[0])
                     known = session._mask(followup.add_outcome(known, outcome, journal.error, made))
                     journal.put_facts(known.encode())
                     journal.finish()
                 return session._follow_up(known, made, outcome, observed, display), directory
-
-    @contextmanager
-    def _fit(self, workload: Profile, seed: Seed) -> Iterator[Session]:
-        """Yield the session as a profile's requests need it; what the block raises is without secrets."""
-        hidden = self._collect_secrets(workload)
-        with hidden.hide_in_errors():
-            inside = self._fit_api(workload)
-            inside = replace(inside, access=replace(inside.access, secrets=hidden))
-            yield inside._count_words(workload, seed)
 
     def _fit_api(self, workload: Profile) -> Session:
         """Return the session with the headers of a profile's API, and the key as that has it."""
@@ -359,7 +357,7 @@ class Session(msgspec.Struct, frozen=True):
 
     def _mask(self, facts: Facts) -> Facts:
         """Return the facts without secrets, since they are written to disk."""
-        return facts.mask_texts(self.access.secrets.mask)
+        return run_facts.mask_texts(facts, self.access.secrets.mask)
 
     @property
     def _simulated(self) -> str:
@@ -420,7 +418,8 @@ class Session(msgspec.Struct, frozen=True):
             first.begin(MetricLines(error=engine.no_metrics))
             return first
         observer = self.servers.make_scraper(first)
-        error = scrape_before_run(observer, rest_s, display, _import_results)
+        with display.waiting("settling: until the server is idle", rest_s):
+            error = observer.scrape_before(rest_s, _import_results)
         if error and engine.unproven and engine.metrics is None and not known:
             return None  # nothing says that it should have /metrics
         if self.local is not None:
@@ -447,7 +446,7 @@ class Session(msgspec.Struct, frozen=True):
             why_transport=chosen.why,
             http2=options.http2,
             request_id_prefix=self._request_id_prefix(),
-            sending=select_sending(options),
+            sending=SendOptions(**{name: getattr(options, name) for name in _SENDING}),
             keep_text=options.save_detailed,
             hide=self.access.secrets.hide,
             gone=self.local.gone if self.local is not None else lambda: False,

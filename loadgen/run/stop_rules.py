@@ -12,6 +12,7 @@ from loadgen.base.text import format_count
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
 from loadgen.records.record import Record
+from loadgen.run.command.progress import SentCounters
 from loadgen.settings.run_settings import DEAD, DRAIN_S, Tolerance
 from loadgen.transport.failure import NO_EVIDENCE, Failure, FailureKind
 
@@ -67,13 +68,16 @@ class StopRules(msgspec.Struct):
         self.in_a_row = self.in_a_row + count if failure is not None else 0
         self.last = failure or self.last
 
-    def reason(self, elapsed_s: float, under_way: int = 0) -> str:
+    def reason(self, elapsed_s: float, counters: SentCounters) -> str:
         """Return why the run must end now, "" if it goes on; a reason once given stays.
 
-        `elapsed_s` is since the first request could be sent, `under_way` how many requests would be cut.
+        `elapsed_s` is since the first request could be sent, `counters` are of requests sent and ended.
         """
         self.fired = self.fired or self._judge_failures()
-        if not self.fired and self.cut_after_s is not None and elapsed_s >= self.cut_after_s:
+        if self.fired or (self.max_duration_s is None and self.saturation is None):
+            return self.fired
+        under_way = max(counters.sent - counters.ended, 0)  # which would be cut
+        if self.cut_after_s is not None and elapsed_s >= self.cut_after_s:
             still = f"still under way after the --drain-timeout of {self.drain_s:g} s"
             verb = "was" if under_way == 1 else "were"
             cut = f"{format_count(under_way, 'request')} {still} {verb} cut"

@@ -308,17 +308,15 @@ class AnswerWatch:
         self._rtt_ns, self._rounds = 0, 1
         self.time: AnswerTime | None = None  # once the answer is whole
 
-    def note_connected(self, sock: Socket | None) -> None:
-        """Note that a socket is connected: the server's part begins, if the round trip is known by now.
-
-        By now it is the kernels' alone: a later one may have waited for the server.
-        """
-        if (rtt_ns := read_losses(sock).rtt_ns) > 0:
-            self._began_s, self._rtt_ns = self._now_s(), rtt_ns
-
-    def note_tls(self, version: str | None) -> None:
-        """Note a TLS handshake, which the server spends time on too."""
-        self._rounds += _HANDSHAKE_ROUNDS.get(version or "", 1)
+    async def note(self, event: str, found: Mapping[str, Any]) -> None:
+        """Note one of httpcore's events: a connection, or a TLS handshake, of the server's time too."""
+        if event == "connection.connect_tcp.complete":
+            # By now the round trip is the kernels' alone: a later one may have waited for the server.
+            if (rtt_ns := read_losses(found["return_value"].get_extra_info("socket")).rtt_ns) > 0:
+                self._began_s, self._rtt_ns = self._now_s(), rtt_ns
+        elif event == "connection.start_tls.complete":
+            tls = found["return_value"].get_extra_info("ssl_object")
+            self._rounds += _HANDSHAKE_ROUNDS.get("" if tls is None else tls.version() or "", 1)
 
     def note_first(self, sock: Socket | None) -> None:
         """Note the answer's first byte; the socket's least round trip may be less by now."""
@@ -377,13 +375,6 @@ class Repeats(msgspec.Struct, frozen=True):
     waits_s: tuple[float, ...]
     note: Callable[[str], None]
 
-    def find_wait_s(self, answer: ControlAnswer, tried: int) -> float | None:
-        """Find how long to wait before the request is sent again; None: the answer stands."""
-        if tried >= len(self.waits_s) or not (answer.broken or answer.status in _BUSY):
-            return None
-        own = untrusted.read_digits(answer.retry_after) or 0
-        return max(self.waits_s[tried], min(own, _LONGEST_RETRY_S))
-
 
 # Of a request for which a run or a person waits.
 SOON = Repeats((0.1, 0.4), partial(_LOG.warning, "sent again: %s"))
@@ -399,15 +390,15 @@ async def ask_again(
     repeats: Repeats | None = None,
 ) -> ControlAnswer:
     """Send a control request that may be done twice, as often as `repeats` has it; return the last answer."""
-    tried, repeats = 0, repeats or SOON
-    while True:
+    repeats = repeats or SOON
+    for wait_s in (*repeats.waits_s, None):
         answer = await ask_server(client, method, path, limit_s, most_bytes, body)
-        wait_s = repeats.find_wait_s(answer, tried)
-        if wait_s is None:
-            return answer
-        tried += 1
+        if wait_s is None or not (answer.broken or answer.status in _BUSY):
+            break
         repeats.note(answer.why or f"{answer.path} answers {answer.status}")
-        await asyncio.sleep(wait_s)
+        own_s = untrusted.read_digits(answer.retry_after) or 0
+        await asyncio.sleep(max(wait_s, min(own_s, _LONGEST_RETRY_S)))
+    return answer
 
 
 async def ask_server(
@@ -429,7 +420,7 @@ async def ask_server(
     content = None if body is None else msgspec.json.encode(body)
     kind = {} if body is None else {"content-type": "application/json"}
     watch = AnswerWatch()
-    follow = {"trace": partial(_note_connection, watch)}
+    follow = {"trace": watch.note}
     data = bytearray()
     try:
         async with (
@@ -464,14 +455,6 @@ async def ask_server(
         retry_after=answer.headers.get("retry-after", ""),
         time=watch.time,
     )
-
-
-async def _note_connection(watch: AnswerWatch, event: str, found: Mapping[str, Any]) -> None:
-    if event == "connection.connect_tcp.complete":
-        watch.note_connected(found["return_value"].get_extra_info("socket"))
-    elif event == "connection.start_tls.complete":
-        tls = found["return_value"].get_extra_info("ssl_object")
-        watch.note_tls(None if tls is None else tls.version())
 
 
 def _find_other_place(answer: httpx.Response) -> str:

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from loadgen.base.parsing import number_between, refuse_blank
-from loadgen.settings.load_settings import convert_number, make_check
-from loadgen.settings.setting import IMAGES, Conflict, Makes, Requirement, Setting
+from loadgen.settings.load_settings import make_check
+from loadgen.settings.setting import IMAGES, Conflict, Makes, Requirement, Setting, convert_number
 
 ImageFormat = Literal["jpeg", "png"]
 

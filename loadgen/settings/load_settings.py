@@ -16,7 +16,16 @@ from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.parsing import integer_between, parse_with, refuse_blank, suggest_name
 from loadgen.base.text import format_count, quote_value
 from loadgen.settings.conflicts import is_stepped, is_timed, reads_data
-from loadgen.settings.setting import SHAPES, WORKLOAD, Conflict, Makes, Requirement, Setting, Values
+from loadgen.settings.setting import (
+    SHAPES,
+    WORKLOAD,
+    Conflict,
+    Makes,
+    Requirement,
+    Setting,
+    Values,
+    convert_number,
+)
 
 if TYPE_CHECKING:
     from loadgen.settings.load_schedule import Bursts, LoadSchedule
@@ -153,11 +162,6 @@ def _parse_bursts(text: str) -> "Bursts":
     from loadgen.settings import load_schedule
 
     return load_schedule.parse_bursts(text)
-
-
-def convert_number(value: Any) -> Any:
-    """Return an int or a float, as TOML or Python may give a share, as text; other values unchanged."""
-    return str(value) if type(value) in (int, float) else value
 
 
 def _parse_warmups(text: str) -> int | str:

@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal, Self
 
@@ -221,8 +221,3 @@ class CommandFlags:
     endpoint_type: Annotated[str | None, Setting(Makes.REQUEST, argparse.SUPPRESS, group=UNLISTED,
         read=parse_with(request_settings.check_backend), names_server=True)] = None
 # fmt: on
-
-
-def select_sending(options: SendOptions) -> SendOptions:
-    """Select from all options of a run those of SendOptions, which transports get."""
-    return SendOptions(**{field.name: getattr(options, field.name) for field in fields(SendOptions)})

@@ -13,18 +13,22 @@ from loadgen.base.untrusted import read_number
 from loadgen.settings.conflicts import is_stepped, reads_data
 from loadgen.settings.load_settings import ARRIVALS
 from loadgen.settings.request_settings import CHAT_APIS
-from loadgen.settings.setting import SESSIONS, Conflict, Makes, Requirement, Setting, Values, list_rows
+from loadgen.settings.setting import (
+    SESSIONS,
+    Conflict,
+    Makes,
+    Requirement,
+    Setting,
+    Values,
+    convert_number,
+    list_rows,
+)
 
 _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 _OWN_HEADERS = ("host", "content-type", "content-length", "x-request-id", "transfer-encoding", "connection")
 _MOST_FACTOR = 1000.0
 RECORDED_DELAYS, NO_DELAYS = "recorded", "none"
 _CONVERSATIONS = "pass --dataset-path FILE of conversations, --turns N, or --trace-replay closed"
-
-
-def _format_number(value: Any) -> Any:
-    """Turn a time that TOML or Python gives as a number into text; other values pass."""
-    return f"{value:g}" if type(value) in (int, float) else value
 
 
 def _check_delays(value: Any) -> str:
@@ -95,7 +99,7 @@ class SessionKeys(BaseModel, frozen=True, defer_build=True):
             Conflict(lambda values: values["backend"] not in (None, "openai", *CHAT_APIS),
                 "--backend {backend}: --turns makes conversations of the chat API: use "
                 "--backend openai-chat"), *_ALONE))] = None
-    think_time: Annotated[str, BeforeValidator(_format_number), _session("seconds before each turn but "
+    think_time: Annotated[str, BeforeValidator(convert_number), _session("seconds before each turn but "
         "the first (default 0), or a distribution of them", metavar="S",
         rules=(Requirement("turns", "--think-time is of conversations that are made here: pass --turns N; "
             "the delays of a file are as recorded, or by --turn-delays X"), *_ALONE))] = ""

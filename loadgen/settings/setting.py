@@ -163,6 +163,11 @@ def list_kinds(annotation: Any) -> tuple[Any, ...]:
     return (annotation,)
 
 
+def convert_number(value: Any) -> Any:
+    """Return an int or a float, as TOML or Python may give one, as text; other values unchanged."""
+    return str(value) if type(value) in (int, float) else value
+
+
 def annotate_bounds(kind: Any, bounds: Mapping[str, float], constraint: Callable[..., Any]) -> Any:
     """Return a type with bounds, if any, on each int and float of it.
 

@@ -24,6 +24,7 @@ from loadgen.facts.run_facts import (
     Server,
     ShardFacts,
     list_annotations,
+    mask_texts,
 )
 from loadgen.facts.sensor_facts import SensorSummary
 from loadgen.features.roofline import estimate
@@ -145,7 +146,7 @@ def test_what_is_masked_are_the_texts_of_facts_alone() -> None:
         adapted=(AdaptedField(name="f", why="secret-1"),),
     ).facts  # fmt: skip
     secrets = Secrets.collect({"authorization": "secret-1-and-more"}) | Secrets(("secret-1",), ("secret-1",))
-    masked = facts.mask_texts(secrets.mask)
+    masked = mask_texts(facts, secrets.mask)
     assert "secret-1" not in masked.encode().decode()
     assert type(masked.launched) is Launched
     assert replace(masked, environment={}, notes=(), launched=None, adapted=()) == (

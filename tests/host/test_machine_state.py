@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from builders import made_cases as made
 from builders.loops import loop_over_named
-from loadgen.facts.run_facts import Facts
+from loadgen.facts.run_facts import Facts, mask_texts
 from loadgen.host.machine_state import (
     ClockState,
     GpuUse,
@@ -123,4 +123,4 @@ def test_a_state_is_stored_with_the_run() -> None:
     facts = replace(made.run().facts, state_before=COOL)
     stored = Facts.read_stored(json.loads(facts.encode()))
     assert (stored.state_before, stored.state_after) == (COOL, None)
-    assert facts.mask_texts(lambda value: value).state_before == COOL
+    assert mask_texts(facts, lambda value: value).state_before == COOL

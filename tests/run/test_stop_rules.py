@@ -12,6 +12,7 @@ from builders.loops import loop_over
 from loadgen import cli
 from loadgen.plan import profile
 from loadgen.run.command.options import Options, parse
+from loadgen.run.command.progress import Totals
 from loadgen.run.stop_rules import StopRules, has_one_rate, make_stop_rules
 from loadgen.settings.run_settings import Tolerance
 from loadgen.transport.failure import Failure, FailureKind
@@ -19,6 +20,7 @@ from loadgen.transport.failure import Failure, FailureKind
 REFUSED = Failure(FailureKind.CONNECT, "Connection refused")
 BUSY = Failure(FailureKind.HTTP_STATUS, "503: busy")
 CANCELLED = Failure(FailureKind.CANCELLED)
+NONE = Totals()
 LAST = ", the last with connect: Connection refused"
 
 
@@ -32,7 +34,7 @@ def after(words: str, outcomes: str) -> tuple[int, str]:
     judged = rules(words)
     for count, outcome in enumerate(outcomes, 1):
         judged.note(known[outcome])
-        if why := judged.reason(float(count)):
+        if why := judged.reason(float(count), NONE):
             return count, why
     return len(outcomes), ""
 
@@ -98,7 +100,7 @@ CUT = "--max-duration 60 s: 3 requests still under way after the --drain-timeout
     ],
 )
 def test_time_ends_a_run_once_it_had_time_to_drain(words: str, elapsed_s: float, why: str) -> None:
-    assert rules(words).reason(elapsed_s, under_way=3) == why
+    assert rules(words).reason(elapsed_s, Totals(sent=4, ended=1)) == why
 
 
 @loop_over(
@@ -141,18 +143,18 @@ def test_what_is_said_of_a_run_that_drained_in_time(
 def test_the_first_reason_stays() -> None:
     judged = rules("--max-failures 0 --max-duration 60")
     judged.note(REFUSED)
-    first = judged.reason(1.0, 5)
+    first = judged.reason(1.0, Totals(sent=5))
     assert first.startswith("--max-failures 0: 1 of 1")
     for _ in range(5):
         judged.note(CANCELLED)
     judged.note(None)
-    assert judged.reason(1e6, 0) == judged.summarize(1e6, 3) == first
+    assert judged.reason(1e6, NONE) == judged.summarize(1e6, 3) == first
 
 
 def test_each_run_has_rules_of_its_own() -> None:
     options = parse(["--max-failures", "0"])
     make_stop_rules(options).note(REFUSED)
-    assert make_stop_rules(options).reason(0.0) == ""
+    assert make_stop_rules(options).reason(0.0, NONE) == ""
 
 
 @loop_over(

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
@@ -371,7 +372,9 @@ def test_windows_double_from_ten_segments_on(size: int, rounds: int) -> None:
 def test_a_handshake_has_its_round_trips(version: str | None, rounds: int) -> None:
     async def watch() -> AnswerTime | None:
         watching = AnswerWatch()
-        watching.note_tls(version)
+        tls = SimpleNamespace(version=lambda: version)
+        stream = SimpleNamespace(get_extra_info=lambda name: tls)
+        await watching.note("connection.start_tls.complete", {"return_value": stream})
         watching.note_last(0)
         return watching.time
 

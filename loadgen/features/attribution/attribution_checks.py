@@ -31,7 +31,7 @@ def _divide_tail(run: RunEvidence) -> Attribution | None:
 
 def describe_share(run: RunEvidence, key: str) -> Evidence | None:
     """Describe a part's shares of the time beyond P99, as evidence of another doubt; None below 5 %."""
-    if (found := _divide_tail(run)) is None:
+    if (found := run.derive(_divide_tail)) is None:
         return None
     shares = [(name, tail.share(key)) for name, tail in found.tails if tail.is_long]
     large = [
@@ -50,7 +50,7 @@ def describe_share(run: RunEvidence, key: str) -> Evidence | None:
 )
 def others_prefill_stalls(run: RunEvidence) -> Evidence | None:
     """Find evidence that the long gaps are mostly pauses for other requests' prompts."""
-    found = _divide_tail(run)
+    found = run.derive(_divide_tail)
     if found is None or not found.gaps.is_long or (share := found.gaps.share("others_prefill")) < STALLED:
         return None
     return f"{percent(round(share, 2))} of the time beyond P99 ITL is other requests' prefill"
@@ -64,7 +64,7 @@ def others_prefill_stalls(run: RunEvidence) -> Evidence | None:
 )
 def network_in_tail(run: RunEvidence) -> Evidence | None:
     """Find evidence that the network, not the server, makes a good part of P99."""
-    if (found := _divide_tail(run)) is None:
+    if (found := run.derive(_divide_tail)) is None:
         return None
     sentences = []
     for name, tail in found.tails:

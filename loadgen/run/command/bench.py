@@ -52,7 +52,14 @@ def prepare(options: Options) -> list[Profile]:
     """
     profiles = _load_profiles(options)
     check(options)
-    assembly.check_repeatable(options, len(profiles) * options.repeat)
+    of_one_run = {
+        "--export-requests writes one plan": options.export_requests,
+        "--start-at is of one run": options.start_at,
+        "--expect-plan is of one run": options.expect_plan,
+    }
+    for why, value in of_one_run.items():
+        if value is not None and len(profiles) * options.repeat > 1:
+            raise UsageError(f"{why}: leave out --repeat, and name one profile")
     return profiles
 
 
@@ -81,12 +88,6 @@ def begin(
         return session
     print_text(session.show_first(profiles[0], make_seed(options)), sys.stdout)
     return None
-
-
-def is_series(options: Options, profiles: Sequence[Profile]) -> bool:
-    """Whether the command makes several runs, or tables of one that it makes."""
-    first = profiles[0]
-    return len(profiles) * options.repeat > 1 or first.ladder is not None or first.table is not None
 
 
 def run_once(
@@ -169,7 +170,12 @@ def check_command(options: Options) -> None:
         raise UsageError(
             "--preset is the embedded engine's timing: leave out --base-url, --host, --port and --launch"
         )
-    check_urls(options.urls, options.endpoint)
+    places = [url.strip().rstrip("/") for url in options.urls]
+    for url, place in zip(options.urls, places, strict=True):
+        if "${" not in url:  # of a campaign, with a variable that is not set
+            ServerAddress(parse_base_url(url, options.endpoint).base_url)
+        if places.count(place) > 1:
+            raise UsageError(f"--base-url {url} is given twice: it would get a double share of the requests")
     check_key_flags(options)
     roofline_settings.check_options(options)
     assembly.check_options(options)
@@ -180,17 +186,6 @@ def check_command(options: Options) -> None:
             raise UsageError("--http2 goes with --transport httpx")
         if not options.urls or not all(url.startswith("https") for url in options.urls):
             raise UsageError("--http2 is negotiated over TLS: it needs an https base URL")
-
-
-def check_urls(urls: Sequence[str], endpoint: str | None) -> None:
-    """Raise UsageError for an address that no request can be sent to, or that is given twice."""
-    for url in urls:
-        if "${" not in url:  # of a campaign, with a variable that is not set
-            ServerAddress(parse_base_url(url, endpoint).base_url)
-    places = [url.strip().rstrip("/") for url in urls]
-    for url, place in zip(urls, places, strict=True):
-        if places.count(place) > 1:
-            raise UsageError(f"--base-url {url} is given twice: it would get a double share of the requests")
 
 
 def check(options: Options) -> None:

@@ -82,7 +82,8 @@ class Progress(msgspec.Struct):
             ttft_ns = int(record.arrival_ns[0]) - record.sent_ns
             self.ttft_sum_ns += ttft_ns
             self.ttft_count += 1
-            self.ttft_counts[find_ttft_bin(ttft_ns)] += 1
+            place = int(math.log(max(ttft_ns, 1) / _LEAST_NS) * _BINS_PER_E)
+            self.ttft_counts[min(max(place, 0), _BINS - 1)] += 1  # below 0.1 ms and over an hour: at the ends
 
     @property
     def totals(self) -> Totals:
@@ -144,11 +145,6 @@ class Display:
 def warn(text: str) -> None:
     """Print a line with `loadgen: ` before it on standard error; nothing if that takes none."""
     print_text(f"loadgen: {text}", sys.stderr)
-
-
-def find_ttft_bin(ttft_ns: int) -> int:
-    """Return the histogram bin of a TTFT (ns); the first or last for one below 0.1 ms or over an hour."""
-    return min(max(int(math.log(max(ttft_ns, 1) / _LEAST_NS) * _BINS_PER_E), 0), _BINS - 1)
 
 
 def estimate_ttft_ms(counts: Iterable[int], percent: float) -> float | None:
