@@ -181,21 +181,16 @@ def find_first_kind(lines: Lines) -> str:
     for i, row in enumerate(islice(lines.read_rows(), _SEARCHED)):
         try:
             own = read_object(lines, i, row).keys()
+            if find_kind(own) != kind:
+                return kind  # and a row of another kind is refused in its turn
         except UsageError:
-            break  # refused in its turn
-        if not _is_of_kind(own, kind):
-            return kind  # and so is a row of another kind
+            break  # and so is this one
+        except ValueError:
+            return kind
         keys |= own
     if why := explain_unread(keys, kind, lines.path):
         raise lines.file.refusal(why)
     return kind
-
-
-def _is_of_kind(keys: Collection[str], kind: str) -> bool:
-    try:
-        return find_kind(keys) == kind
-    except ValueError:
-        return False
 
 
 def read_objects(lines: Lines, kind: str) -> Iterator[RowObject]:

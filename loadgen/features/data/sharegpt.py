@@ -73,10 +73,17 @@ def requests(inputs: PlanInputs, by_role: bool = False) -> SourcedRequests:
     kept = [i for i, entry in enumerate(entries) if len(entry.conversations or ()) >= 2]
     order = [kept[i] for i in shuffle_rows(len(kept), seed, profile.disable_shuffle)]
     skipped = Counter({FEW_TURNS: len(entries) - len(kept)})
-    pairs: list[QuestionPair] = []
+    pairs, output_len = list[QuestionPair](), profile.sharegpt_output_len
     walk = _read_pairs(file, entries, order, load_tokenizer(tokenizer, KIND))
     for pair in walk:
-        if why := _explain_unsent(pair, profile.sharegpt_output_len):
+        answer_len = output_len or pair.answer_len
+        rules = {  # by which vLLM (`is_valid_sequence`) leaves a pair out
+            SHORT_PROMPT: pair.prompt_len < _LEAST,
+            SHORT_ANSWER: output_len is None and answer_len < _LEAST,
+            LONG_PROMPT: pair.prompt_len > _MOST_PROMPT,
+            LONG_BOTH: pair.prompt_len + answer_len > _MOST_BOTH,
+        }
+        if why := next((why for why, holds in rules.items() if holds), ""):
             skipped[why] += 1
             continue
         pairs.append(pair)
@@ -96,7 +103,6 @@ def requests(inputs: PlanInputs, by_role: bool = False) -> SourcedRequests:
         skipped={why: count for why, count in skipped.items() if count},
         text="conversations of the file: the first turn of each",
     )
-    output_len = profile.sharegpt_output_len
     input_lens = np.array([pair.prompt_len for pair in pairs], np.int64)[which]
     output_lens = np.array([output_len or pair.answer_len for pair in pairs], np.int64)[which]
     rows = [pair.row for pair in pairs]
@@ -189,15 +195,3 @@ def _read_turns(file: OpenedFile, entry: Conversation, row: int) -> tuple[str, s
             raise file.refusal(f"{what}: {why}") from None
     first, second = texts
     return first, second
-
-
-def _explain_unsent(pair: QuestionPair, output_len: int | None) -> str:
-    """Return why vLLM (`is_valid_sequence`) leaves a pair out, by its tokens; "" if it does not."""
-    answer = pair.answer_len if output_len is None else output_len
-    rules = {
-        SHORT_PROMPT: pair.prompt_len < _LEAST,
-        SHORT_ANSWER: output_len is None and answer < _LEAST,
-        LONG_PROMPT: pair.prompt_len > _MOST_PROMPT,
-        LONG_BOTH: pair.prompt_len + answer > _MOST_BOTH,
-    }
-    return next((why for why, holds in rules.items() if holds), "")

@@ -452,7 +452,13 @@ def describe_sessions(result: Result, options: ReportOptions) -> Iterator[str]:
     yield _describe_counts(result, sessions.figures)
     if not options.short:
         yield from _list_times(sessions.figures)
-    yield from _list_ends(sessions, _MOST_IN_SHORT if options.short else _MOST_LISTED)
+    for reason, count in sessions.ended_early.items():
+        ends = [end for end in sessions.ends if end.reason == reason]
+        most = _MOST_IN_SHORT if options.short else _MOST_LISTED
+        where = list_first([*map(str, ends), *[""] * (count - len(ends))], most)
+        detail = cut_end(next((end.detail for end in ends if end.detail), ""), _MOST_DETAIL)
+        first = f"; the first: {detail}" if detail else ""
+        yield f"sessions ended early: {count} × {reason}: {where}{first}"
     if sessions.bodies_digest and not options.short:
         yield f"sent bodies: digest {sessions.bodies_digest} (of all, in any order, without the model's name)"
 
@@ -554,16 +560,6 @@ def _list_times(figures: SessionFigures) -> Iterator[str]:
     if late.n:
         spread = f"{late.median_ms:.2f} P50, {late.p99_ms:.2f} P99, {late.max_ms:.2f} ms max"
         yield f"turns sent after their time: {spread} (previous answer's end + delay → sent)"
-
-
-def _list_ends(sessions: StoredSessions, most: int) -> Iterator[str]:
-    """Yield a line on each reason of early ends: its count, the first `most` places, and the first error."""
-    for reason, count in sessions.ended_early.items():
-        ends = [end for end in sessions.ends if end.reason == reason]
-        where = list_first([*map(str, ends), *[""] * (count - len(ends))], most)
-        detail = cut_end(next((end.detail for end in ends if end.detail), ""), _MOST_DETAIL)
-        first = f"; the first: {detail}" if detail else ""
-        yield f"sessions ended early: {count} × {reason}: {where}{first}"
 
 
 def _format_share(seconds: float, path: CriticalPath) -> str:

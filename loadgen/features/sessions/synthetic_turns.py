@@ -20,7 +20,6 @@ from loadgen.plan.planned_requests import (
     DataFacts,
     PromptRequests,
     TurnRequests,
-    Turns,
     fingerprint,
     make_turns,
 )
@@ -150,13 +149,14 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
         delays_ns = pauses.draw(stream.rng("think time"), count) * MS_NS
         delays_ns[::turns] = 0
     planned = make_turns(counts, delays_ns)
-    known = random_prompts.is_count_known(shape, profile)
-    facts = DataFacts(
-        kind="random_turns",
-        sent=count,
-        text=text,
-        reusable_tokens=_count_reusable(made, planned, profile) if known else None,
-    )
+    reusable = None
+    if random_prompts.is_count_known(shape, profile):  # what the turn before had sent, or received if live
+        follows = np.ones(count, dtype=np.bool_)
+        follows[planned.begins[:-1]] = False
+        before = np.flatnonzero(follows) - 1
+        live_len = 0 if profile.assistant == "recorded" else int(made.output_lens[before].sum())
+        reusable = made.shared_tokens + int(made.input_lens[before].sum()) + live_len
+    facts = DataFacts(kind="random_turns", sent=count, text=text, reusable_tokens=reusable)
     sent = f"{format_count(len(planned), 'session')} with {format_count(count, 'turn')}"
     return SourcedRequests(made, facts, notes=(*notes, *how, f"made: {sent}"), turns=planned)
 
@@ -208,14 +208,3 @@ def _make_own_shape(shape: PromptShape, tokens: Int64) -> PromptShape:
         prefix_groups=1,
         class_lens=(tokens, tokens),
     )
-
-
-def _count_reusable(made: SyntheticTurns, turns: Turns, profile: Profile) -> int:
-    """Count the prompt tokens that the turn before had sent (or received, if live), and shared ones."""
-    follows = np.ones(len(made.input_lens), dtype=np.bool_)
-    follows[turns.begins[:-1]] = False
-    before = np.flatnonzero(follows) - 1
-    known = int(made.input_lens[before].sum())
-    if profile.assistant != "recorded":
-        known += int(made.output_lens[before].sum())
-    return known + made.shared_tokens

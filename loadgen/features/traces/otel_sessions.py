@@ -18,7 +18,7 @@ from loadgen.base.json_lines import Lines
 from loadgen.base.text import format_count
 from loadgen.features.traces import otel_spans
 from loadgen.features.traces.call_order import MOST_DEPTH, SUBAGENT, RecordedCalls, name_role
-from loadgen.features.traces.otel_spans import Operation, Span, SpanFile, SpanMessages
+from loadgen.features.traces.otel_spans import AGENT, CALL, TOOL, Span, SpanFile, SpanMessages
 from loadgen.features.traces.trace_rows import (
     FAILED,
     GrowthLines,
@@ -48,7 +48,7 @@ class KeptSpan(msgspec.Struct):
     parent: str
     begin_ns: int
     end_ns: int
-    operation: Operation
+    operation: str
     row: int  # of the file, from 0, and its place there
     place: int
     input_len: int
@@ -67,14 +67,14 @@ class KeptSpan(msgspec.Struct):
     @property
     def counts(self) -> bool:
         """Whether it is of a model's call, with lengths or messages."""
-        if self.operation is Operation.CALL and self.messages:
+        if self.operation is CALL and self.messages:
             return True
-        return self.input_len > 0 and self.output_len > 0 and self.operation is not Operation.TOOL
+        return self.input_len > 0 and self.output_len > 0 and self.operation is not TOOL
 
     @property
     def is_call(self) -> bool:
         """Whether it is a model's call, and no span below it is the same one."""
-        return not self.inside and (self.counts or self.operation is Operation.CALL)
+        return not self.inside and (self.counts or self.operation is CALL)
 
     def explain_unsent(self) -> str:
         """Return why a call cannot be sent; "" if it can."""
@@ -152,7 +152,7 @@ def _keep(span: Span, row: int, place: int) -> KeptSpan:
         span.failed,
         span.is_remote,
         sys.intern(otel_spans.read_text(attributes, otel_spans.CONVERSATION)),
-        sys.intern(name_role(otel_spans.read_text(attributes, otel_spans.AGENT))),
+        sys.intern(name_role(otel_spans.read_text(attributes, otel_spans.AGENT_NAME))),
     )
 
 
@@ -166,7 +166,7 @@ def _place_spans(file: SpanFile, spans: dict[str, KeptSpan]) -> None:
                 raise file.refusal(span.row, span.id, "is its own ancestor: its parents are a cycle")
             chain.append(parent)
         for child, parent in zip(chain[-2::-1], chain[:0:-1], strict=True):
-            own = (parent.id,) if parent.operation is Operation.AGENT else ()
+            own = (parent.id,) if parent.operation is AGENT else ()
             child.above = parent.above + own
             if len(child.above) > MOST_DEPTH:
                 raise file.refusal(child.row, child.id, f"is below more than {MOST_DEPTH} agents")
@@ -210,7 +210,7 @@ class _Rows:
         """Add the calls of a session that can be sent; those that cannot are counted."""
         calls, sent = RecordedCalls(), list[KeptSpan]()
         agents: dict[tuple[str, ...], int] = {(): 0}  # outermost ones are the main line
-        owners = {span.id: span.role for span in spans if span.operation is Operation.AGENT}
+        owners = {span.id: span.role for span in spans if span.operation is AGENT}
         for path in sorted({span.above for span in spans}, key=len):
             for depth in range(1, len(path) + 1):
                 inner = path[:depth]
@@ -230,7 +230,7 @@ class _Rows:
         sent.sort(key=lambda span: span.begin_ns)
         begin_ns = sent[0].begin_ns
         for span in spans:
-            if span.operation is Operation.TOOL:
+            if span.operation is TOOL:
                 worked_ns = (span.begin_ns - begin_ns, span.end_ns - begin_ns)
                 calls.tools_ns.setdefault(agents[span.above], []).append(worked_ns)
         for span in sent:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import Enum
 from typing import Any
 
 import msgspec
@@ -220,46 +219,38 @@ class SpanFile:
             raise self.lines.refusal(i, f"{error}") from None
 
 
-class Operation(Enum):
-    """What a span is of."""
-
-    CALL = "call"  # of a model
-    TOOL = "tool"
-    AGENT = "agent"
-    OTHER = "other"
-
-
+CALL, TOOL, AGENT, OTHER = "call", "tool", "agent", "other"  # what a span is of: a model's call, a tool's, …
 # By attribute, and its values in lower case. The first attribute with a known value decides.
-OPERATIONS: dict[str, dict[str, Operation]] = {
+OPERATIONS: dict[str, dict[str, str]] = {
     "ai.operationId": {
-        "ai.generatetext": Operation.AGENT,
-        "ai.streamtext": Operation.AGENT,
-        "ai.generatetext.dogenerate": Operation.CALL,
-        "ai.streamtext.dostream": Operation.CALL,
-        "ai.generateobject.dogenerate": Operation.CALL,
-        "ai.streamobject.dostream": Operation.CALL,
-        "ai.toolcall": Operation.TOOL,
+        "ai.generatetext": AGENT,
+        "ai.streamtext": AGENT,
+        "ai.generatetext.dogenerate": CALL,
+        "ai.streamtext.dostream": CALL,
+        "ai.generateobject.dogenerate": CALL,
+        "ai.streamobject.dostream": CALL,
+        "ai.toolcall": TOOL,
     },
     "openinference.span.kind": {
-        "llm": Operation.CALL,
-        "tool": Operation.TOOL,
-        "agent": Operation.AGENT,
-        "chain": Operation.OTHER,
+        "llm": CALL,
+        "tool": TOOL,
+        "agent": AGENT,
+        "chain": OTHER,
     },
     "gen_ai.operation.name": {
-        "chat": Operation.CALL,
-        "text_completion": Operation.CALL,
-        "generate_content": Operation.CALL,
-        "execute_tool": Operation.TOOL,
-        "invoke_agent": Operation.AGENT,
-        "invoke_workflow": Operation.AGENT,
+        "chat": CALL,
+        "text_completion": CALL,
+        "generate_content": CALL,
+        "execute_tool": TOOL,
+        "invoke_agent": AGENT,
+        "invoke_workflow": AGENT,
     },
-    "llm.request.type": {"chat": Operation.CALL, "completion": Operation.CALL},
+    "llm.request.type": {"chat": CALL, "completion": CALL},
     "traceloop.span.kind": {
-        "tool": Operation.TOOL,
-        "agent": Operation.AGENT,
-        "workflow": Operation.AGENT,
-        "task": Operation.OTHER,
+        "tool": TOOL,
+        "agent": AGENT,
+        "workflow": AGENT,
+        "task": OTHER,
     },
 }
 INPUT_TOKENS = (
@@ -280,19 +271,19 @@ CONVERSATION = (
     "gen_ai.conversation.id", "session.id", "exgentic.session.id",
     "traceloop.association.properties.session_id", "langfuse.session.id", "ai.telemetry.metadata.sessionId",
 )  # fmt: skip
-AGENT = (
+AGENT_NAME = (
     "gen_ai.agent.name", "agent.name", "graph.node.id", "traceloop.entity.name", "ai.telemetry.functionId",
     "gen_ai.agent.id",
 )  # fmt: skip
 
 
-def find_operation(attributes: Mapping[str, Any]) -> Operation:
+def find_operation(attributes: Mapping[str, Any]) -> str:
     """Find what a span is of; OTHER if no attribute says it."""
     for name, known in OPERATIONS.items():
         value = attributes.get(name)
         if isinstance(value, str) and (found := known.get(value.lower())):
             return found
-    return Operation.OTHER
+    return OTHER
 
 
 def read_count(attributes: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
@@ -334,7 +325,12 @@ def read_prompt(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
         if isinstance(found, list) and (messages := list(_convert_all(found))):
             break
     else:
-        messages = list(_convert_all(_gather_flat(attributes)))
+        flat: dict[int, dict[str, Any]] = {}
+        for name, value in attributes.items():
+            prefix = next((prefix for prefix in _FLAT_INPUTS if name.startswith(prefix)), None)
+            if prefix and (parts := _FLAT_FIELD.fullmatch(name[len(prefix) :])):
+                flat.setdefault(int(parts[1]), {})[parts[2]] = value
+        messages = list(_convert_all([_nest_flat(flat[number]) for number in sorted(flat)]))
     system = _join_text(_decode(attributes.get("gen_ai.system_instructions")))
     if system and messages and messages[0]["role"] != "system":
         messages = [{"role": "system", "content": system}, *messages]
@@ -374,15 +370,6 @@ def _decode(value: Any) -> Any:
         return msgspec.json.decode(value)
     except NOT_JSON:
         return None
-
-
-def _gather_flat(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    found: dict[int, dict[str, Any]] = {}
-    for name, value in attributes.items():
-        prefix = next((prefix for prefix in _FLAT_INPUTS if name.startswith(prefix)), None)
-        if prefix and (parts := _FLAT_FIELD.fullmatch(name[len(prefix) :])):
-            found.setdefault(int(parts[1]), {})[parts[2]] = value
-    return [_nest_flat(found[number]) for number in sorted(found)]
 
 
 def _nest_flat(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -472,28 +459,14 @@ class SpanMessages:
     """The messages of calls, read again from their file when they are needed."""
 
     def __init__(self, file: SpanFile, rows: Int64, places: Int64, features: list[tuple[str, ...]]) -> None:
-        self._file, self._rows, self._places, self._features = file, rows, places, features
+        self._file, self._rows, self._places = file, rows, places
+        self.features = features  # by row, what its body has that not every server takes: tools, system
 
     def reorder(self, order: Int64) -> SpanMessages:
         """Return the messages of rows in another order, of which `order` is each one's earlier index."""
-        features = [self._features[row] for row in order.tolist()]
+        features = [self.features[row] for row in order.tolist()]
         return SpanMessages(self._file, self._rows[order], self._places[order], features)
 
-    def list_features(self, row: int) -> tuple[str, ...]:
-        """List what a row's body has that not every server takes: tools, system."""
-        return self._features[row]
-
-    def read_prompt(self, row: int) -> list[dict[str, Any]]:
-        """Return the messages of a row's prompt, as chat has them; never empty."""
-        return read_prompt(self._read(row).attributes)
-
-    def read_answer(self, row: int) -> str:
-        """Return the text of a row's recorded answer; "" where it has none."""
-        return read_answer(self._read(row).attributes)
-
-    def read_tools(self, row: int) -> list[dict[str, Any]]:
-        """Return the tools that a row offers, as chat has them; [] without any."""
-        return read_tools(self._read(row).attributes)
-
-    def _read(self, row: int) -> Span:
-        return self._file.read_row(int(self._rows[row]))[int(self._places[row])]
+    def read_attributes(self, row: int) -> Mapping[str, Any]:
+        """Return the attributes of a row's span."""
+        return self._file.read_row(int(self._rows[row]))[int(self._places[row])].attributes

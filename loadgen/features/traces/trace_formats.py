@@ -160,7 +160,7 @@ class _JoinedFile(SpooledFile):
         self._files, self._begins = list[str](), list[int]()  # the first row of each
         self._numbers: list[int | None] = []  # of each row in its file
         self._digests: list[str] = []
-        super().__init__(path, flag, self._read_rows(parts), self._join_digests)
+        super().__init__(path, flag, self._read_rows(parts), self.digest)
 
     def _read_rows(self, parts: Iterable[Lines]) -> Iterator[bytes]:
         for lines in parts:
@@ -172,7 +172,8 @@ class _JoinedFile(SpooledFile):
                 self._numbers.append(number)
                 yield row
 
-    def _join_digests(self) -> str:
+    def digest(self) -> str:
+        """Return the hash of the one file, or of the hashes of all."""
         if len(self._digests) == 1:
             return self._digests[0]
         return hashlib.blake2b(" ".join(self._digests).encode(), digest_size=16).hexdigest()

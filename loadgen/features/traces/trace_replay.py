@@ -17,7 +17,7 @@ from loadgen.base import parsing
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
-from loadgen.features.traces import trace_formats
+from loadgen.features.traces import otel_spans, trace_formats
 from loadgen.features.traces.call_order import reorder_waits
 from loadgen.features.traces.otel_spans import SpanMessages
 from loadgen.features.traces.trace_blocks import (
@@ -419,7 +419,7 @@ class MessageRequests(TurnRequests):
         # What not every server has, by the first request that asks for it.
         self.features: dict[str, int] = {}
         for i, row in enumerate(picked.places.tolist()):
-            for name in messages.list_features(row):
+            for name in messages.features[row]:
                 self.features.setdefault(name, i)
 
     def name_row(self, i: int) -> str:
@@ -434,11 +434,12 @@ class MessageRequests(TurnRequests):
         Each takes the place of the recorded answer where the history has that; tool calls stay.
         """
         row = int(self._places[i])
-        messages = self._messages.read_prompt(row)
+        attributes = self._messages.read_attributes(row)
+        messages = otel_spans.read_prompt(attributes)
         if answers:
             messages = self._lay_answers(i, messages, answers)
         body: dict[str, Any] = {"model": model, "messages": messages}
-        if tools := self._messages.read_tools(row):
+        if tools := otel_spans.read_tools(attributes):
             body["tools"] = tools
         body[dialect.limit_field] = int(self.output_lens[i])
         return dialect.convert_chat(body)
@@ -457,7 +458,8 @@ class MessageRequests(TurnRequests):
             lanes = self._turns.waits.lanes
             lane = (begin + np.flatnonzero(lanes[begin:i] == lanes[i])).tolist()
         for before, answer in zip(lane, answers, strict=False):
-            recorded = self._messages.read_answer(int(self._places[before]))
+            attributes = self._messages.read_attributes(int(self._places[before]))
+            recorded = otel_spans.read_answer(attributes)
             for place in range(at, len(laid)):
                 message = laid[place]
                 if message["role"] == "assistant" and message["content"] == recorded:

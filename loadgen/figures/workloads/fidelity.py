@@ -51,23 +51,15 @@ def measure_lengths(input_lens: Int64, output_lens: Int64) -> JointLengths:
     """Measure the lengths of requests in tokens, int64[requests] each, UNKNOWN_LEN where unknown."""
     both = (input_lens > 0) & (output_lens > 0)
     own, other = input_lens[both], output_lens[both]
+    powers = [np.frexp(lens.astype(np.float64))[1].astype(np.int64) - 1 for lens in (own, other)]
+    counts = np.bincount(powers[0] * 64 + powers[1])
+    places = np.flatnonzero(counts).tolist()
     return JointLengths(
         LengthFacts.measure(input_lens),
         LengthFacts.measure(output_lens),
         correlate_ranks(own, other),
-        tuple(_count_together(own, other)),
+        tuple(LengthCount(1 << place // 64, 1 << place % 64, int(counts[place])) for place in places),
     )
-
-
-def _count_together(input_lens: Int64, output_lens: Int64) -> list[LengthCount]:
-    """Count requests by the powers of two below their lengths, ascending."""
-    columns = (
-        np.frexp(lens.astype(np.float64))[1].astype(np.int64) - 1 for lens in (input_lens, output_lens)
-    )
-    own, other = columns
-    counts = np.bincount(own * 64 + other)
-    places = np.flatnonzero(counts).tolist()
-    return [LengthCount(1 << place // 64, 1 << place % 64, int(counts[place])) for place in places]
 
 
 def correlate_ranks(own: Int64, other: Int64) -> float | None:
@@ -191,15 +183,10 @@ def compare_measured(
 ) -> Fidelity:
     """Compare two workloads whose figures are measured already; figures that neither has are left out."""
     loads, both = (first[0], second[0]), (first[1], second[1])
-    figures = [
-        _compare_ratio("requests", both, lambda own: own.requests),
-        *_compare_arrivals(loads, [own.arrivals for own in both]),
-        *_compare_lengths(loads, [own.lengths for own in both]),
-        *_compare_reuse([own.reuse for own in both]),
-        *_compare_sessions(loads, [own.sessions for own in both]),
-    ]
     kept = tuple(
-        figure for figure in figures if (figure.first, figure.second, figure.apart) != (None, None, None)
+        figure
+        for figure in _list_figures(loads, both)
+        if (figure.first, figure.second, figure.apart) != (None, None, None)
     )
     return Fidelity(both[0].name, both[1].name, kept, tuple(_list_remarks(*both)))
 
@@ -224,30 +211,42 @@ def _compare_samples(label: str, samples: Iterable[NDArray[Any]]) -> FidelityFig
     return FidelityFigure(label, None, None, Measure.DISTANCE, find_ks_distance(*samples))
 
 
-def _compare_arrivals(
-    loads: Sequence[LoadColumns], both: Sequence[ArrivalFigures | None]
-) -> Iterator[FidelityFigure]:
-    yield _compare_ratio("requests/s", both, lambda own: own.rate_per_s)
-    yield _compare_ratio("gaps, CV", both, lambda own: own.gap_cv)
+def _list_figures(loads: Sequence[LoadColumns], both: Sequence[WorkloadFigures]) -> Iterator[FidelityFigure]:
+    """Yield every figure of two workloads: of their arrivals, lengths, reuse and sessions."""
+    yield _compare_ratio("requests", both, lambda own: own.requests)
+    arrivals = [own.arrivals for own in both]
+    yield _compare_ratio("requests/s", arrivals, lambda own: own.rate_per_s)
+    yield _compare_ratio("gaps, CV", arrivals, lambda own: own.gap_cv)
     gaps = [load.find_gaps_ns() for load in loads]
     yield _compare_samples("gaps", gaps)
     if all(column.any() for column in gaps):
         yield _compare_samples("gaps / their mean", [column / column.mean() for column in gaps])
-    measured = {scale.window for own in both if own is not None for scale in own.scales}
+    measured = {scale.window for own in arrivals if own is not None for scale in own.scales}
     for window in (window for window in SCALES_NS if window in measured):
-        yield _compare_ratio(
-            f"dispersion over {window}", both, partial(ArrivalFigures.find_index, window=window)
-        )
-
-
-def _compare_lengths(loads: Sequence[LoadColumns], both: Sequence[JointLengths]) -> Iterator[FidelityFigure]:
+        find = partial(ArrivalFigures.find_index, window=window)
+        yield _compare_ratio(f"dispersion over {window}", arrivals, find)
     for name, facts, columns in (
-        ("prompt", [own.input for own in both], [load.input_lens for load in loads]),
-        ("answer", [own.output for own in both], [load.output_lens for load in loads]),
+        ("prompt", [own.lengths.input for own in both], [load.input_lens for load in loads]),
+        ("answer", [own.lengths.output for own in both], [load.output_lens for load in loads]),
     ):
         yield _compare_ratio(f"{name} tokens, mean", facts, lambda own: own.mean)
         yield _compare_samples(f"{name} tokens", [lens[lens > 0] for lens in columns])
-    yield _compare("rank correlation of the two", both, lambda own: own.rank_correlation, Measure.DIFFERENCE)
+    ranks = [own.lengths.rank_correlation for own in both]
+    yield _compare("rank correlation of the two", ranks, float, Measure.DIFFERENCE)
+    yield from _compare_reuse([own.reuse for own in both])
+    shapes = [own.sessions for own in both]
+    yield _compare_ratio("sessions", shapes, lambda own: own.sessions)
+    yield _compare_ratio("requests of a session, mean", shapes, lambda own: own.requests.mean)
+    sessions = [load.sessions for load in loads if load.sessions is not None]
+    if len(sessions) == len(loads):
+        yield _compare_samples("requests of a session", map(count_requests, sessions))
+    yield _compare_samples("pauses before requests", map(find_delays_ns, loads))
+    yield _compare(
+        "requests of sub-agents (%)",
+        shapes,
+        lambda own: 100 * (1 - own.by_depth[0] / sum(own.by_depth)) if own.by_depth else None,
+        Measure.POINTS,
+    )
 
 
 def _compare_reuse(both: Sequence[ReuseFigures | None]) -> Iterator[FidelityFigure]:
@@ -260,29 +259,11 @@ def _compare_reuse(both: Sequence[ReuseFigures | None]) -> Iterator[FidelityFigu
         size = sizes[int(np.abs(second - first).argmax())]
         label = f"in a cache of {size:,.0f} tokens"
         yield _compare(label, both, lambda own: 100 * own.find_share(size), Measure.POINTS)
-    yield _compare_ratio("tokens between two uses, P50", both, lambda own: _find_median(own.distances))
-    yield _compare_ratio("seconds between two uses, P50", both, lambda own: _find_median(own.gaps_s))
-
-
-def _find_median(quantiles: tuple[float, ...]) -> float | None:
-    return quantiles[1] if quantiles else None
-
-
-def _compare_sessions(
-    loads: Sequence[LoadColumns], both: Sequence[SessionShape | None]
-) -> Iterator[FidelityFigure]:
-    yield _compare_ratio("sessions", both, lambda own: own.sessions)
-    yield _compare_ratio("requests of a session, mean", both, lambda own: own.requests.mean)
-    sessions = [load.sessions for load in loads if load.sessions is not None]
-    if len(sessions) == len(loads):
-        yield _compare_samples("requests of a session", map(count_requests, sessions))
-    yield _compare_samples("pauses before requests", map(find_delays_ns, loads))
-    yield _compare(
-        "requests of sub-agents (%)",
-        both,
-        lambda own: 100 * (1 - own.by_depth[0] / sum(own.by_depth)) if own.by_depth else None,
-        Measure.POINTS,
-    )
+    for name, quantiles in (
+        ("tokens", [() if own is None else own.distances for own in both]),
+        ("seconds", [() if own is None else own.gaps_s for own in both]),
+    ):
+        yield _compare_ratio(f"{name} between two uses, P50", quantiles, lambda own: own[1] if own else None)
 
 
 def _list_remarks(first: WorkloadFigures, second: WorkloadFigures) -> Iterator[str]:

@@ -25,6 +25,7 @@ from builders.traces import (
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines
 from loadgen.features.traces.otel_sessions import read_otel
+from loadgen.features.traces.otel_spans import read_prompt
 
 _SPANS, _LETTERS, _BYTES_A_SPAN = 8_000, 8_000, 1_500
 _BEGIN_NS = 1_780_000_000_000_000_000
@@ -67,7 +68,8 @@ def test_memory_is_that_of_the_spans_not_of_their_messages(tmp_path: Path) -> No
     tracemalloc.stop()
     assert len(rows) == _SPANS
     assert most < _SPANS * _BYTES_A_SPAN + (20 << 20)  # and the pieces in which the file is read
-    assert len(require(rows.messages).read_prompt(_SPANS - 1)[0]["content"]) == _LETTERS
+    attributes = require(rows.messages).read_attributes(_SPANS - 1)
+    assert len(read_prompt(attributes)[0]["content"]) == _LETTERS
 
 
 def _list_paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

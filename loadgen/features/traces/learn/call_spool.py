@@ -112,6 +112,11 @@ class CallSpool:
         self.first_ns = min(self.first_ns, call.begin_ns) if self.calls else call.begin_ns
         self.last_ns = max(self.last_ns, call.begin_ns)
         agents = [self._salt.hash_name("agent", agent) for agent in call.agents[:_DEEPEST]]
+        pairs, sampling = tuple(sorted(call.sampling.items())), UNKNOWN
+        if pairs and pairs not in self.samplings and len(self.samplings) == _MOST_SAMPLINGS:
+            self.notes[f"sampled in more than {_MOST_SAMPLINGS:,} ways: their parameters are left out"] += 1
+        elif pairs:
+            sampling = self.samplings.setdefault(pairs, len(self.samplings))
         kept = KeptCall(
             self._find_session(call, made),
             call.begin_ns,
@@ -120,7 +125,7 @@ class CallSpool:
             made.input_len,
             made.output_len,
             call.cancelled,
-            self._number_sampling(call),
+            sampling,
             self.blocks,
             len(made.blocks),
             *agents,
@@ -248,15 +253,6 @@ class CallSpool:
         )
         prompts = [*self._prompts.get(block, ())[-_MOST_ENDS:], last]
         keep_latest(self._prompts, block, prompts, _MOST_LINKS)
-
-    def _number_sampling(self, call: Call) -> int:
-        if not call.sampling:
-            return UNKNOWN
-        pairs = tuple(sorted(call.sampling.items()))
-        if pairs not in self.samplings and len(self.samplings) == _MOST_SAMPLINGS:
-            self.notes[f"sampled in more than {_MOST_SAMPLINGS:,} ways: their parameters are left out"] += 1
-            return UNKNOWN
-        return self.samplings.setdefault(pairs, len(self.samplings))
 
     def _write(self, kept: KeptCall, limit: int) -> None:
         """Write a call that is over, or whose end does not come, to the part of its session."""

@@ -296,7 +296,12 @@ def _read_litellm_call(fields: dict[str, Any]) -> Call | SkippedRow:
     if str(fields.get("cache_hit")).lower() == "true":
         return SkippedRow(_CACHED)
     failed = fields.get("status", "success") == "failure"
-    cancelled = failed and any(word in _read_fault(fields).lower() for word in _AWAY)
+    cancelled = False
+    if failed:
+        metadata = untrusted.read_mapping(_read_nested(fields.get("metadata")))
+        error = untrusted.read_mapping(fields.get("error_information") or metadata.get("error_information"))
+        fault = " ".join(str(error.get(key, "")) for key in ("error_code", "error_class", "error_message"))
+        cancelled = any(word in fault.lower() for word in _AWAY)
     if failed and not cancelled:
         return SkippedRow(NO_ANSWER)
     begin_ns, end_ns = (read_time_ns(fields.get(key)) for key in ("startTime", "endTime"))
@@ -325,12 +330,6 @@ def _read_litellm_call(fields: dict[str, Any]) -> Call | SkippedRow:
         cancelled=cancelled,
         sampling=read_sampling(untrusted.read_mapping(asked)),
     )
-
-
-def _read_fault(fields: dict[str, Any]) -> str:
-    metadata = untrusted.read_mapping(_read_nested(fields.get("metadata")))
-    error = untrusted.read_mapping(fields.get("error_information") or metadata.get("error_information"))
-    return " ".join(str(error.get(key, "")) for key in ("error_code", "error_class", "error_message"))
 
 
 def _read_nested(value: Any) -> Any:

@@ -9,7 +9,6 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple, cast
 
 from msgspec.structs import replace
@@ -88,7 +87,13 @@ def main(argv: Sequence[str]) -> int:
     options = parse_arguments(learn_parser(), argv, intermixed=True)
     log, columns = LogFile(options.log), parse_columns(options.columns)
     name, form = choose_form(options.log_format, log, columns)
-    path = _check_output(options.output, options.log)
+    path = expand_path(options.output)
+    if not path.name or path.is_dir():
+        raise UsageError(f"-o {options.output}: is a directory: give the name of a file")
+    if not path.parent.is_dir():
+        raise UsageError(f"-o {options.output}: there is no directory {path.parent}")
+    if path.exists() and path.samefile(expand_path(options.log)):
+        raise UsageError(f"-o {options.output}: is the log itself: give another name")
     tokenizer = None if options.tokenizer is None else load_tokenizer(options.tokenizer, "auto")
     salt = Salt(options.salt)
     meter = PromptMeter(salt, tokenizer, options.input_bytes, options.output_bytes)
@@ -127,17 +132,6 @@ def main(argv: Sequence[str]) -> int:
     else:
         print_passages(_list_passages(options.output, head, fidelity))
     return ExitCode.FIGURES
-
-
-def _check_output(name: str, log: str) -> Path:
-    path = expand_path(name)
-    if not path.name or path.is_dir():
-        raise UsageError(f"-o {name}: is a directory: give the name of a file")
-    if not path.parent.is_dir():
-        raise UsageError(f"-o {name}: there is no directory {path.parent}")
-    if path.exists() and path.samefile(expand_path(log)):
-        raise UsageError(f"-o {name}: is the log itself: give another name")
-    return path
 
 
 def _read_calls(log: LogFile, found: Rows, spool: CallSpool, meter: PromptMeter) -> Counter[str]:
