@@ -8,6 +8,7 @@ a sub-agent.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 
 import msgspec
 import numpy as np
@@ -67,14 +68,14 @@ class KeptSpan(msgspec.Struct):
     @property
     def counts(self) -> bool:
         """Whether it is of a model's call, with lengths or messages."""
-        if self.operation is CALL and self.messages:
+        if self.operation == CALL and self.messages:
             return True
-        return self.input_len > 0 and self.output_len > 0 and self.operation is not TOOL
+        return self.input_len > 0 and self.output_len > 0 and self.operation != TOOL
 
     @property
     def is_call(self) -> bool:
         """Whether it is a model's call, and no span below it is the same one."""
-        return not self.inside and (self.counts or self.operation is CALL)
+        return not self.inside and (self.counts or self.operation == CALL)
 
     def explain_unsent(self) -> str:
         """Return why a call cannot be sent; "" if it can."""
@@ -89,11 +90,31 @@ def read_otel(lines: Lines) -> TraceRows:
     Raises UsageError that names a row and span: one whose parent is missing, or is below it, one that ends
     before it begins, one that begins before its parent does, and two of one id.
     """
-    file = SpanFile(lines)
-    rows = _Rows(file)
-    for of_session in read_sessions(file).values():
-        rows.add_session(of_session)
-    return rows.make()
+    file, columns, growth = SpanFile(lines), TraceColumns(), GrowthLines()
+    kept, skipped = list[KeptSpan](), Counter[str]()
+    for number, spans in enumerate(read_sessions(file).values()):
+        calls = RecordedCalls()
+        if not (sent := _add_session(calls, spans, skipped)):
+            continue
+        for lane, agent, span in zip(columns.trees.add(calls), calls.agents, sent, strict=True):
+            growth.add((number, lane), span.input_len, span.cached, calls.roles[agent])
+            lens = span.input_len, span.output_len
+            columns.add(span.begin_ns, lens, lines.number(span.row), number)
+        kept += sent
+    if not kept:
+        whys = ", ".join(f"{count} {why}" for why, count in skipped.items())
+        raise lines.file.refusal(f"no span is a call of a model with its tokens{whys and f' ({whys})'}")
+    limited = sum(call.is_limit for call in kept)
+    rows, places = (np.array([getattr(call, name) for call in kept]) for name in ("row", "place"))
+    messages = SpanMessages(file, rows, places, [call.features for call in kept])
+    return columns.make_sessions(
+        lines,
+        file_rows=len(kept) + skipped.total(),
+        skipped=dict(skipped),
+        notes=(_LIMITED.format(format_count(limited, "call")),) if limited else (),
+        growth=growth.make() if all(call.input_len > 0 for call in kept) else None,
+        messages=messages if all(call.messages for call in kept) else None,
+    )
 
 
 def read_sessions(file: SpanFile) -> dict[str, list[KeptSpan]]:
@@ -166,7 +187,7 @@ def _place_spans(file: SpanFile, spans: dict[str, KeptSpan]) -> None:
                 raise file.refusal(span.row, span.id, "is its own ancestor: its parents are a cycle")
             chain.append(parent)
         for child, parent in zip(chain[-2::-1], chain[:0:-1], strict=True):
-            own = (parent.id,) if parent.operation is AGENT else ()
+            own = (parent.id,) if parent.operation == AGENT else ()
             child.above = parent.above + own
             if len(child.above) > MOST_DEPTH:
                 raise file.refusal(child.row, child.id, f"is below more than {MOST_DEPTH} agents")
@@ -199,65 +220,29 @@ def _find_parent(file: SpanFile, span: KeptSpan, spans: dict[str, KeptSpan]) -> 
     return parent
 
 
-class _Rows:
-    def __init__(self, file: SpanFile) -> None:
-        self._file, self._columns, self._growth = file, TraceColumns(), GrowthLines()
-        self._calls: list[KeptSpan] = []
-        self._skipped: dict[str, int] = {}
-        self._found = self._begun = 0
-
-    def add_session(self, spans: list[KeptSpan]) -> None:
-        """Add the calls of a session that can be sent; those that cannot are counted."""
-        calls, sent = RecordedCalls(), list[KeptSpan]()
-        agents: dict[tuple[str, ...], int] = {(): 0}  # outermost ones are the main line
-        owners = {span.id: span.role for span in spans if span.operation is AGENT}
-        for path in sorted({span.above for span in spans}, key=len):
-            for depth in range(1, len(path) + 1):
-                inner = path[:depth]
-                if inner not in agents:
-                    role = owners.get(inner[-1], SUBAGENT)
-                    agents[inner] = 0 if depth == 1 else calls.add_agent(agents[inner[:-1]], role)
-        for span in spans:
-            if not span.is_call:
-                continue
-            self._found += 1
-            if why := span.explain_unsent():
-                self._skipped[why] = self._skipped.get(why, 0) + 1
-            else:
-                sent.append(span)
-        if not sent:
-            return
-        sent.sort(key=lambda span: span.begin_ns)
-        begin_ns = sent[0].begin_ns
-        for span in spans:
-            if span.operation is TOOL:
-                worked_ns = (span.begin_ns - begin_ns, span.end_ns - begin_ns)
-                calls.tools_ns.setdefault(agents[span.above], []).append(worked_ns)
-        for span in sent:
-            calls.add(span.begin_ns - begin_ns, span.end_ns - begin_ns, agents[span.above])
-        for lane, agent, span in zip(self._columns.trees.add(calls), calls.agents, sent, strict=True):
-            self._growth.add((self._begun, lane), span.input_len, span.cached, calls.roles[agent])
-            lens, number = (span.input_len, span.output_len), self._file.lines.number(span.row)
-            self._columns.add(span.begin_ns, lens, number, self._begun)
-        self._calls += sent
-        self._begun += 1
-
-    def make(self) -> TraceRows:
-        """Make the trace's rows, sorted by time; raises UsageError without any."""
-        lines, calls = self._file.lines, self._calls
-        if not calls:
-            whys = ", ".join(f"{count} {why}" for why, count in self._skipped.items())
-            raise lines.file.refusal(f"no span is a call of a model with its tokens{whys and f' ({whys})'}")
-        has_lengths = all(call.input_len > 0 for call in calls)
-        has_messages = all(call.messages for call in calls)
-        limited = sum(call.is_limit for call in calls)
-        rows, places = (np.array([getattr(call, name) for call in calls]) for name in ("row", "place"))
-        messages = SpanMessages(self._file, rows, places, [call.features for call in calls])
-        return self._columns.make_sessions(
-            lines,
-            file_rows=self._found,
-            skipped=self._skipped,
-            notes=(_LIMITED.format(format_count(limited, "call")),) if limited else (),
-            growth=self._growth.make() if has_lengths else None,
-            messages=messages if has_messages else None,
-        )
+def _add_session(calls: RecordedCalls, spans: list[KeptSpan], skipped: Counter[str]) -> list[KeptSpan]:
+    """Add the calls of a session that can be sent, and return their spans; the others are counted."""
+    sent = list[KeptSpan]()
+    for span in (span for span in spans if span.is_call):
+        if why := span.explain_unsent():
+            skipped[why] += 1
+        else:
+            sent.append(span)
+    if not sent:
+        return sent
+    sent.sort(key=lambda span: span.begin_ns)
+    agents: dict[tuple[str, ...], int] = {(): 0}  # outermost ones are the main line
+    owners = {span.id: span.role for span in spans if span.operation == AGENT}
+    for path in sorted({span.above for span in spans}, key=len):
+        for depth in range(1, len(path) + 1):
+            inner = path[:depth]
+            if inner not in agents:
+                role = owners.get(inner[-1], SUBAGENT)
+                agents[inner] = 0 if depth == 1 else calls.add_agent(agents[inner[:-1]], role)
+    begin_ns = sent[0].begin_ns
+    for span in (span for span in spans if span.operation == TOOL):
+        worked_ns = (span.begin_ns - begin_ns, span.end_ns - begin_ns)
+        calls.tools_ns.setdefault(agents[span.above], []).append(worked_ns)
+    for span in sent:
+        calls.add(span.begin_ns - begin_ns, span.end_ns - begin_ns, agents[span.above])
+    return sent

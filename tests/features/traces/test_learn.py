@@ -351,7 +351,7 @@ def test_copies_begin_while_the_sessions_of_the_log_do() -> None:
 
 
 WRONG = [
-    ("a.log", b"", [], "is empty: give a log with a request"),
+    ("a.log", b"", [], "is empty: give a file with a request"),
     ("a.log", b"\n \n", [], "holds no rows: every line is blank"),
     ("a.log", b"hello\n", [], "is no log that is known: pass --log-format"),
     ("a.log", b"M\xfcller\n", [], "row 1: is not UTF-8"),

@@ -45,7 +45,7 @@ WRONG = [
     (b'ts,in\n\n1,5\n\n2,"5\n3,5\n', ROWS, "row 5: is not valid CSV: unexpected end of data"),
     (b'{"ts":1,"in":5}\n{"ts":2,"in":\n{"ts":3,"in":5}', ROWS, "row 2: is not valid JSON: Expecting value"),
     (b'{"ts":1,"in":5}\n{"ts":1e999,"in":5}\n', ROWS, "row 2: ts is 1e999: give a number"),
-    (gzip.compress(b""), ROWS, "holds no rows: every line is blank"),
+    (gzip.compress(b""), ROWS, "is empty: give a file with a request"),
     (VLLM + b"max_tokens=1), prompt_token_ids: [1, 2, , 3], lora\n", [], "row 1: has token ids that are no"),
     (VLLM + b"max_tokens=1), prompt_token_ids: [99999999999], lora\n", [], "row 1: has a token id of more"),
 ]

@@ -9,13 +9,11 @@ from __future__ import annotations
 import gzip
 import math
 import os
-import stat
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from decimal import Decimal, InvalidOperation
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -23,7 +21,7 @@ from loadgen.base import parsing
 from loadgen.base.clock import SECOND_NS, US_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
-from loadgen.base.json_lines import GZIP, MOST_ROW_BYTES, NO_TEXT, Lines
+from loadgen.base.json_lines import GZIP, MOST_ROW_BYTES, Lines, OpenedFile
 from loadgen.base.parsing import parse_instant_ns
 from loadgen.base.text import quote_value
 from loadgen.base.untrusted import open_unblocked
@@ -47,6 +45,12 @@ class LogFault(UsageError):
     is_cut = False
 
 
+class _GrowingFile(OpenedFile):
+    def read(self, begin: int, size: int) -> bytes:
+        """Read on in a file that may still be written."""
+        return os.pread(self._descriptor, size, begin)
+
+
 class LogFile:
     """A log that is read line by line.
 
@@ -57,31 +61,11 @@ class LogFile:
         self.path = path
         self._unended = 0  # the number of a last line without a line feed, if there are others
         self._rows = open_rows(path, "LOG") if expand_path(path).is_dir() else None
-        if self._rows is not None:
-            return
-        try:
-            descriptor = open_unblocked(expand_path(path))
-        except OSError as error:
-            raise self.refusal(f"{error.strerror}: give a file that can be read") from None
-        try:
-            status = os.fstat(descriptor)
-            head = os.pread(descriptor, 8, 0) if stat.S_ISREG(status.st_mode) else b""
-        finally:
-            os.close(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise self.refusal("is not a regular file: give one")
-        if not head:
-            raise self.refusal("is empty: give a log with a request")
-        for magic, why in NO_TEXT.items():
-            if head.startswith(magic):
-                raise self.refusal(why)
-        self._packed = head.startswith(GZIP)
+        self._file = _GrowingFile(path, "LOG") if self._rows is None else self._rows.file
 
     def refusal(self, why: str, row: int | None = None) -> UsageError:
         """Make the error that names the log and, if `row` is given, that line, counted from 1."""
-        if self._rows is not None:
-            return self._rows.file.refusal(why, row)
-        fault = LogFault(f"{self.path if row is None else f'{self.path} row {row}'}: {why}")
+        fault = LogFault(str(self._file.refusal(why, row)))
         fault.is_cut = row is not None and row == self._unended
         return fault
 
@@ -95,7 +79,9 @@ class LogFile:
             return
         row, is_blank = 0, True
         try:
-            with self._open() as file:
+            with os.fdopen(open_unblocked(expand_path(self.path)), "rb", 1 << 20) as opened:
+                is_packed = self._file.read(0, len(GZIP)) == GZIP
+                file = gzip.GzipFile(fileobj=opened) if is_packed else opened
                 while line := file.readline(MOST_ROW_BYTES + 1):
                     row += 1
                     self._unended = 0 if row == 1 or line.endswith(b"\n") else row
@@ -131,15 +117,6 @@ class LogFile:
             if len(lines) == 100 or size > _MOST_HEAD_BYTES:
                 break
         return lines
-
-    @contextmanager
-    def _open(self) -> Iterator[BinaryIO]:
-        with os.fdopen(open_unblocked(expand_path(self.path)), "rb", 1 << 20) as file:
-            if not self._packed:
-                yield file
-                return
-            with gzip.GzipFile(fileobj=file) as unpacked:
-                yield cast(BinaryIO, unpacked)
 
 
 class Call(msgspec.Struct, kw_only=True):
