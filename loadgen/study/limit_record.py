@@ -160,7 +160,8 @@ class LimitRecord(SeriesRecord, frozen=True):
         return passed or [run for run in near if run.load == top]
 
 
-LOAD_KEYS = ("start =", "lowest =", "highest =")  # in a campaign's [limit], and from Python
+# In a campaign's [limit], and from Python.
+LOAD_KEYS, BUDGET_KEYS = ("start =", "lowest =", "highest ="), ("budget_s =", "min_duration_s =")
 
 
 class LimitTable(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):

@@ -98,8 +98,8 @@ FACTS = (
     LoadFact("requests", "requests", lambda row: row.load.count_words),
     LoadFact("duration", "duration", lambda row: row.load.duration_words),
     LoadFact("spread", "spread", lambda row: row.load.shape),
-    LoadFact("conc.", "concurrency", lambda row: _format_limit(row.load), True),
-    LoadFact("asked req/s", "requests/s asked", lambda row: _format_rate(row.load)),
+    LoadFact("conc.", "concurrency", lambda row: str(row.load.max_concurrency or "none"), True),
+    LoadFact("asked req/s", "requests/s asked", lambda row: _format_rate(row.load.request_rate_per_s)),
     LoadFact("runs", "runs", lambda row: str(row.runs)),
 )
 
@@ -288,12 +288,8 @@ def _format_figure(key: str, decimals: int, row: LoadRow) -> str:
     return Number(f"{mean:.{decimals}f}{spread}" if math.isfinite(mean) else "-", mean)
 
 
-def _format_limit(load: Load) -> str:
-    return "none" if load.max_concurrency is None else str(load.max_concurrency)
-
-
-def _format_rate(load: Load) -> str:
-    return "" if load.request_rate_per_s is None else f"{load.request_rate_per_s:g}"
+def _format_rate(rate_per_s: float | None) -> str:
+    return "" if rate_per_s is None else f"{rate_per_s:g}"
 
 
 SATURATED = "saturated"

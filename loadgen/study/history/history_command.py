@@ -104,7 +104,13 @@ def read_places(places: Sequence[str], name: str = "") -> list[HistoryEntry]:
     if name:
         entries = [entry for entry in entries if entry.label == name]
     if others := [place for place in places if place not in files]:
-        read = result_sources.read_sources([path for place in others for path in _list_bundles(place)])
+        named = list[str]()
+        for place in others:
+            path = expand_path(place)
+            inside = sorted(path.iterdir()) if path.is_dir() else []
+            bundles = [str(each) for each in inside if is_bundle_file(each)]
+            named += bundles if bundles and len(bundles) == len(inside) else [place, *bundles]
+        read = result_sources.read_sources(named)
         report_unread(read.errors)
         own, notes = list_run_entries(read.reported, name)
         entries += own
@@ -114,13 +120,6 @@ def read_places(places: Sequence[str], name: str = "") -> list[HistoryEntry]:
     check_one_subject(entries, Path(places[0]), "name the runs of one")
     report_unread(notes)
     return sorted(entries, key=lambda entry: entry.time)
-
-
-def _list_bundles(place: str) -> list[str]:
-    path = expand_path(place)
-    inside = sorted(path.iterdir()) if path.is_dir() else []
-    bundles = [str(each) for each in inside if is_bundle_file(each)]
-    return bundles if bundles and len(bundles) == len(inside) else [place, *bundles]
 
 
 def _is_history(path: Path) -> bool:

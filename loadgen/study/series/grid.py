@@ -80,11 +80,7 @@ def _list_tables(dimensions: Sequence[Dimension]) -> Iterator[dict[str, Any]]:
         yield dict(zip(keys, chain.from_iterable(rows), strict=True))
 
 
-class GridPoint(msgspec.Struct, frozen=True):
-    """A point and its workload."""
-
-    point: SweepPoint
-    workload: Profile
+GridPoint = tuple[SweepPoint, Profile]  # with its workload
 
 
 def parse_loads(flag: str, key: str, text: str) -> Dimension:
@@ -215,7 +211,7 @@ def list_points(variation: Variation, given: Mapping[str, Any], build: Build) ->
         words = [workload.name, *(f"{key}={format_value(value)}" for key, value in more.items())]
         workload = workload.model_copy(update={"name": " ".join(words).strip()})
         point = SweepPoint(number=number, settings=settings, repeat=repeat, serve=serve)
-        made.append(GridPoint(point, workload))
+        made.append((point, workload))
     return tuple(made)
 
 

@@ -241,7 +241,7 @@ def begin_sweep(request: SweepRequest) -> SeriesStore:
             fixed=fixed,
             seed=make_seed(request.options).value,
             axis=request.variation.axis,
-            points=tuple(point.point for point in request.points),
+            points=tuple(point for point, _ in request.points),
         )
     )
     return store
@@ -281,7 +281,7 @@ def _find_difference(record: SweepRecord, request: SweepRequest, fixed: str) -> 
     seed = request.options.seed
     if seed is not None and seed != record.seed:
         return f"the seed is {record.seed}"
-    if record.points != tuple(point.point for point in request.points):
+    if record.points != tuple(point for point, _ in request.points):
         return "the points differ"
     return "" if record.fixed == fixed else "what is not varied differs, or a file that is read"
 
@@ -301,21 +301,21 @@ def run_sweep(
 def plan_starts(request: SweepRequest) -> tuple[Start, ...]:
     """Plan a sweep as one arm, whose server is started again only where its flags differ."""
     starts, options = list[Start](), request.options
-    for serve, group in groupby(request.points, key=lambda each: each.point.serve):
+    for serve, group in groupby(request.points, key=lambda each: each[0].serve):
         points = list(group)
         server = f"{name_server(options)} {name_point({}, serve)}".strip()
-        profiles = tuple(each.workload for each in points)
+        profiles = tuple(workload for _, workload in points)
         settings = point_runs.overlay_settings(request.asked, serve)
         planned = [
             Planned(
-                each.workload,
+                workload,
                 options,
-                (each.point.settings, serve),  # a point takes as long as its repeats, else as the others
-                id=each.point.id,
-                label=each.point.label,
-                number=each.point.number,
+                (point.settings, serve),  # a point takes as long as its repeats, else as the others
+                id=point.id,
+                label=point.label,
+                number=point.number,
             )
-            for each in points
+            for point, workload in points
         ]
         arm = Arm(request.name, server, {}, options, profiles, {}, settings)
         starts.append(Start(arm, "sweep", tuple(planned)))
@@ -334,7 +334,7 @@ class SweepRequest(msgspec.Struct, frozen=True):
     @property
     def fixed(self) -> str:
         """A hash of all that changes a figure: workloads without their names, their files, and options."""
-        workloads = [point.workload for point in self.points]
+        workloads = [workload for _, workload in self.points]
         measured = [workload.model_dump(mode="json", exclude={"name"}) for workload in workloads]
         return series_store.digest_options(self.options, measured, series_store.hash_files(workloads))
 
@@ -352,18 +352,18 @@ def make_request(options: Options, variation: Variation, build: Build) -> SweepR
     options = replace(options, reset_cache=True, stop_when_saturated=True)
     grid.check_variation(variation, options.overrides, options.launching.wanted)
     points = grid.list_points(variation, options.overrides, build)
-    for point in points:
-        objectives.check_workload(point.workload)
-    check_fail_on(options.fail_on, [point.workload for point in points])
-    first = points[0]
-    name = build({**options.overrides, **first.point.settings}).name or "bench"
-    if first.workload.ladder is not None:
+    workloads = [workload for _, workload in points]
+    for workload in workloads:
+        objectives.check_workload(workload)
+    check_fail_on(options.fail_on, workloads)
+    name = build({**options.overrides, **points[0][0].settings}).name or "bench"
+    if workloads[0].ladder is not None:
         raise UsageError(f"{name} is a ladder of input lengths: run it with `loadgen ladder`")
     check(options)
-    asked = collect_settings(options, [point.workload for point in points])
+    asked = collect_settings(options, workloads)
     if options.launching.wanted:
         from loadgen.run.launched_server import dry_run  # few sweeps start servers
 
-        for serve in {tuple(each.point.serve.items()): each.point.serve for each in points}.values():
+        for serve in {tuple(point.serve.items()): point.serve for point, _ in points}.values():
             dry_run(options, point_runs.overlay_settings(asked, serve))  # raises where it cannot be started
     return SweepRequest(name, options, variation, points, asked)

@@ -47,14 +47,14 @@ def test_server_flags_vary_slowest_and_the_load_fastest() -> None:
         2,
     )
     made = grid.list_points(variation, {"num_prompts": 5}, build)
-    assert [each.point.number for each in made] == list(range(16))
+    assert [point.number for point, _ in made] == list(range(16))
     first = [f"input_len={length} concurrency={load}" for length in (64, 128) for load in (1, 2)]
     labels = [f"max-num-seqs=8 {label}" for label in (*first, f"{first[0]} repeat 1")]
-    assert [each.point.label for each in made[:5]] == labels
-    assert [each.point.serve["max-num-seqs"] for each in made] == ["8"] * 8 + ["16"] * 8
-    assert made[0].point.id == "000-max-num-seqs-8-input_len-64-concurrency-1"
+    assert [point.label for point, _ in made[:5]] == labels
+    assert [point.serve["max-num-seqs"] for point, _ in made] == ["8"] * 8 + ["16"] * 8
+    assert made[0][0].id == "000-max-num-seqs-8-input_len-64-concurrency-1"
     # Two points that no column of a table tells apart have names that do.
-    assert {point.workload.name for point in made} == {f"high-load max-num-seqs={n}" for n in (8, 16)}
+    assert {workload.name for _, workload in made} == {f"high-load max-num-seqs={n}" for n in (8, 16)}
     assert variation.axis == "concurrency"
 
 
@@ -64,7 +64,7 @@ def test_a_linked_list_may_hold_a_value_twice() -> None:
 
 def test_linked_lists_vary_together() -> None:
     variation = Variation((link("input_len=512,2048 output-len=128,64"), rate("0.5,1")))
-    made = [point.workload for point in grid.list_points(variation, {"num_prompts": 5}, build)]
+    made = [workload for _, workload in grid.list_points(variation, {"num_prompts": 5}, build)]
     values = [(each.input_len, each.output_len, each.request_rate) for each in made]
     assert values == [(512, 128, 0.5), (512, 128, 1), (2048, 64, 0.5), (2048, 64, 1)]
     assert variation.axis == "rate"
@@ -98,7 +98,7 @@ def test_a_point_has_as_many_requests_or_sessions_as_its_load_needs(
     dimension: grid.Dimension, given: dict[str, Any], prompts: list[int | None] | None,
     sessions: list[int | None] | None,
 ) -> None:  # fmt: skip
-    made = [point.workload for point in grid.list_points(Variation((dimension,)), given, build)]
+    made = [workload for _, workload in grid.list_points(Variation((dimension,)), given, build)]
     assert [each.num_prompts for each in made] == (prompts or [None, None])
     assert [each.num_sessions for each in made] == (sessions or [None, None])
 
@@ -199,17 +199,17 @@ def test_an_output_length_that_varies_is_that_of_every_data_set(
 ) -> None:
     made = grid.list_points(Variation((dimension,)), given, profile.build)
     for key in ANSWER_LENS:
-        assert [getattr(point.workload, key) for point in made] == [8, 16]
+        assert [getattr(workload, key) for _, workload in made] == [8, 16]
 
 
 def test_an_output_length_that_varies_leaves_random_prompts_as_they_are() -> None:
     made = grid.list_points(Variation((vary("output_len=8,16"),)), {}, profile.build)
-    assert {point.workload.custom_output_len for point in made} == {None}
+    assert {workload.custom_output_len for _, workload in made} == {None}
 
 
 def test_a_label_and_a_directory_tell_near_values_apart() -> None:
     made = grid.list_points(Variation((rate("0.1234567,0.1234568"),)), {"num_prompts": 5}, build)
-    assert [each.point.label for each in made] == ["rate=0.1234567", "rate=0.1234568"]
+    assert [point.label for point, _ in made] == ["rate=0.1234567", "rate=0.1234568"]
 
 
 @loop_over(

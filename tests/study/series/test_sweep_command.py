@@ -25,7 +25,7 @@ from loadgen.settings.validation import ServerSettings
 from loadgen.study.importers import result_sources
 from loadgen.study.series import sweep_command
 from loadgen.study.series.campaign import arms, execution
-from loadgen.study.series.grid import GridPoint, Variation
+from loadgen.study.series.grid import Variation
 from loadgen.study.series.series_store import SeriesStore
 from loadgen.study.series.sweep_command import SweepRequest
 from loadgen.study.series.time_estimate import Pace, TimeLeft
@@ -405,7 +405,7 @@ def starts_of(
     """The starts of points with these keys, each on a server with its flag."""
     flags = [{"max-num-seqs": value} for value in serve] or [{}] * len(given)
     made = tuple(
-        GridPoint(SweepPoint(number=number, settings=keys, serve=flags[number]), Profile(**keys))
+        (SweepPoint(number=number, settings=keys, serve=flags[number]), Profile(**keys))
         for number, keys in enumerate(given)
     )
     return list(sweep_command.plan_starts(SweepRequest("s", options, Variation(), made, ServerSettings())))

@@ -89,7 +89,8 @@ def main(argv: Sequence[str]) -> int:
     kept = open_store(wanted, kept, Path(given.run_dir), wanted.file.name)
     with print_one_object(given.json) as results:
         resume = show_resume_command("campaign", argv, kept.directory)
-        code = _run_campaign(wanted, kept, given, resume)
+        code = measure_cells(wanted, kept, given, resume, partial(_add_quality, wanted, given))
+        code = code or _report_end(wanted, kept, resume, given)
         if given.json and kept.list_finished():
             results.append(compare_command.encode_comparison(*_compare_cells(kept, given)))
         return code
@@ -223,14 +224,6 @@ def make_execution(
         watch=watch,
         limit=wanted.file.limit,
     )
-
-
-def _run_campaign(
-    wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace, resume: str
-) -> int:
-    """Measure every cell that is left and the quality, print the comparison, and return the exit code."""
-    code = measure_cells(wanted, kept, given, resume, partial(_add_quality, wanted, given))
-    return code or _report_end(wanted, kept, resume, given)
 
 
 def _add_quality(wanted: CampaignRequest, given: argparse.Namespace, execution: Execution) -> None:

@@ -34,7 +34,7 @@ from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
 from loadgen.run.session import Session
 from loadgen.study import limit_record, load_table
-from loadgen.study.limit_record import LimitRecord, LimitTable
+from loadgen.study.limit_record import BUDGET_KEYS, LimitRecord, LimitTable
 from loadgen.study.series import point_runs
 from loadgen.study.series.campaign.arms import (
     Planned,
@@ -92,7 +92,12 @@ class Execution:
         cannot be reached, or is gone, where it was not started here.
         """
         self._drop_damaged()
-        self._announce()
+        if left := len(self._ids - self.done):
+            begun = format_count(len(self._ids), self.store.whole.removesuffix("s"))
+            words = [begun if left == len(self._ids) else f"{left} of {begun} left"]
+            if self.limit is None:
+                words.append(estimate_left(self.pace, self.starts, self.done).words)
+            self.say(f"{', '.join(filter(None, words))}, in {self.store.directory}")
         with self._stack:
             for start in self.starts:
                 if any(planned.id not in self.done for planned in start.planned) and self.is_over():
@@ -109,16 +114,6 @@ class Execution:
                     raise self._gone
             while self.quality is not None and (extra := self.quality.state.choose_arm()) is not None:
                 self._run_on_servers(Start(self.quality.arms[extra], _EXTRA, ()))
-
-    def _announce(self) -> None:
-        """Print how many steps are left, in what time and where; nothing where none is."""
-        every = {planned.id for planned in list_cells(self.starts)}
-        if left := len(every - self.done):
-            begun = format_count(len(every), self.store.whole.removesuffix("s"))
-            words = [begun if left == len(every) else f"{left} of {begun} left"]
-            if self.limit is None:
-                words.append(estimate_left(self.pace, self.starts, self.done).words)
-            self.say(f"{', '.join(filter(None, words))}, in {self.store.directory}")
 
     def _drop_damaged(self) -> None:
         """Take finished runs that cannot be read from `done`, and move them to `interrupted`."""
@@ -161,6 +156,10 @@ class Execution:
             progress.warn(clean_text(f"{start.arm.name}: {error}"))
 
     @property
+    def _ids(self) -> set[str]:
+        return {planned.id for planned in list_cells(self.starts)}
+
+    @property
     def _name(self) -> str:
         """The name of the start of the current arm's server; "" before its first."""
         return self._names.get(self._start.arm.name, "")
@@ -187,17 +186,13 @@ class Execution:
         if self._servers.options.launching.wanted:
             self.say(f"{free} {self._start.arm.name}: starting the server")
 
-    def _place_on_start(self, planned: Planned) -> Planned:
-        if planned.cell is None:
-            return planned
-        return replace(planned, cell=planned.cell.model_copy(update={"start": self._name}))
-
     def choose(self) -> Step[Planned] | None:
         """Remove and return the next step in `_left`, and set its cell as the servers'; None if empty."""
         if not self._left:
             return None
-        planned = self._place_on_start(self._left.popleft())
-        self._servers.cell = planned.cell
+        planned = self._left.popleft()
+        cell = planned.cell and planned.cell.model_copy(update={"start": self._name})
+        self._servers.cell = cell
         return Step(planned, planned.workload)
 
     def measure(self, step: Step[Planned], session: Session) -> MeasuredPoint:
@@ -211,7 +206,7 @@ class Execution:
         here = is_measured_here(self._start.arm.options)
         if why := "" if self.watch is None else self.watch.prepare_cell(here):
             return MeasuredPoint(reason=why, error=LoadgenError(why))
-        planned = self._place_on_start(step.what)
+        planned = step.what
         if self.limit is not None:
             place = self.store.begin_search(planned.id)
             return self._store_whole(planned, session, place, partial(self._search, planned, self.limit))
@@ -235,7 +230,7 @@ class Execution:
         and was not started here, they are left. Nothing is stored of a run that a signal ended, or of a
         ladder or a search, which `measure` has stored.
         """
-        planned = self._place_on_start(step.what)
+        planned = step.what
         if point.error is not None and point.unserved:
             if self._has_one_server:
                 self._end(point.error)
@@ -299,7 +294,9 @@ class Execution:
             record = continue_search(LimitRecord.read(place), record)
         apart = self._start.arm.name if self._start.arm.attached else ""
         seed, kept = Seed(record.seed, self.seed.chosen, apart=apart), SeriesStore(place, "limit")
-        search = LimitSearch(self._servers, planned.workload, goals, record, kept, seed, self.say)
+        search = LimitSearch(
+            self._servers, planned.workload, goals, record, kept, seed, self.say, BUDGET_KEYS
+        )
         self.say(f"{planned.label}: searching")
         with kept.lock():
             found = limit_record.describe_limit(search.find())
@@ -337,7 +334,7 @@ class Execution:
         self._report(planned, outcome)
 
     def _fail(self, planned: Planned, error: LoadgenError, directory: Path | None = None) -> None:
-        self.store.fail(planned.id, str(error), read_wall_clock(), directory, planned.cell)
+        self.store.fail(planned.id, str(error), read_wall_clock(), directory, self._servers.cell)
         self._report(planned, f"FAILED: {error.summary}")
 
     def _report(self, planned: Planned, outcome: str) -> None:
@@ -347,8 +344,7 @@ class Execution:
         self.say(f"{self._show_place()} {planned.label}: {outcome}{left.ending}")
 
     def _show_place(self, begun: int = 0) -> str:
-        every = {planned.id for planned in list_cells(self.starts)}
-        return f"[{len(self.done & every) + begun}/{len(every)}]"
+        return f"[{len(self.done & self._ids) + begun}/{len(self._ids)}]"
 
 
 def finish_series(

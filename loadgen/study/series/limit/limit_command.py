@@ -31,10 +31,10 @@ from loadgen.run.command import bench
 from loadgen.run.command.options import Options, bench_parser, parse
 from loadgen.settings.validation import validate_table
 from loadgen.study import limit_record
-from loadgen.study.limit_record import LOAD_KEYS, LimitRecord, LimitTable
+from loadgen.study.limit_record import BUDGET_KEYS, LOAD_KEYS, LimitRecord, LimitTable
 from loadgen.study.series import series_store
 from loadgen.study.series.limit import limit_answer
-from loadgen.study.series.limit.limit_search import LimitSearch
+from loadgen.study.series.limit.limit_search import BUDGET_FLAGS, LimitSearch
 from loadgen.study.series.point_runs import PointServers
 from loadgen.study.series.series_store import SeriesStore, StoreError
 from loadgen.verdict.verdict import Level
@@ -98,7 +98,7 @@ def find_limit(
     gets lines. Raises UsageError or MeasureError.
     """
     check_limit_options(options)
-    names = _LOAD_FLAGS if workload is None else LOAD_KEYS
+    names, times = (_LOAD_FLAGS, BUDGET_FLAGS) if workload is None else (LOAD_KEYS, BUDGET_KEYS)
     if workload is None:
         if len(options.profiles) > 1:
             raise UsageError("--profile: one workload per search")
@@ -134,7 +134,7 @@ def find_limit(
         if resume is not None:
             asked = continue_search(LimitRecord.read(kept.directory), asked, options.seed)
         seed = Seed(asked.seed, chosen=options.seed is not None)
-        found = LimitSearch(servers, workload, goals, asked, kept, seed, say)
+        found = LimitSearch(servers, workload, goals, asked, kept, seed, say, times)
         try:
             found.find()
         except StoreError as error:

@@ -50,6 +50,7 @@ from loadgen.study.sweep_record import LoadAxis
 from loadgen.verdict.verdict import Level
 
 RUNS, PROBE = "runs", "probe"
+BUDGET_FLAGS = ("--budget", "--min-duration")
 _PROBED = 5  # requests, one at a time
 _NO_DELAYS = "none"  # of --turn-delays
 _REACH = 64.0  # the lowest rate that is tried, as a divisor of the first, and the root of the highest one
@@ -73,6 +74,7 @@ class LimitSearch:
     kept: SeriesStore
     seed: Seed
     say: Callable[[str], None]
+    names: tuple[str, str] = BUDGET_FLAGS  # in messages
     signal: int = 0  # that ended it
 
     def find(self) -> LimitRecord:
@@ -188,7 +190,7 @@ class LimitSearch:
                 "attempts": 0,
             }
         )
-        check_budget(self.settings)
+        check_budget(self.settings, self.names)
         self._keep()
         self.say(f"  a request alone takes {1e3 * alone_s:.4g} ms")
         self.say("\n".join(wrap_text(f"time: {estimate_time(self.settings)}", "  ")))
@@ -275,36 +277,39 @@ def set_load(workload: Profile, axis: LoadAxis, step: NextRun) -> Profile:
     return workload.model_copy(update=update)
 
 
-def check_budget(settings: SearchSettings) -> None:
+def check_budget(settings: SearchSettings, names: tuple[str, str] = BUDGET_FLAGS) -> None:
     """Raise UsageError where two of the shortest runs at the first load cost more than the budget.
 
     What it advises is enough: a probe of another try may be a tenth slower.
     """
+    budget, least = names
     least_s, why = search.find_least_run(settings, (), settings.start)
     enough_s = 2 * (least_s + _AROUND_S)
     if settings.budget_s is None or enough_s <= settings.budget_s:
         return
-    advice = [f"--budget {_write_time(_SLOWER * enough_s)}"]
+    advice = [_write_time(budget, _SLOWER * enough_s)]
     shorter_s = math.floor(settings.budget_s / 2 - _AROUND_S)
     shorter = replace(settings, least_run_s=float(shorter_s))
     if (
         shorter_s >= 1
         and _SLOWER * search.find_least_run(shorter, (), settings.start)[0] <= _SLOWER * shorter_s
     ):
-        advice.append(f"--min-duration {_write_time(shorter_s)}")
+        advice.append(_write_time(least, shorter_s))
     cheaper = replace(settings, objectives=tuple(each.ease(_CHEAP) for each in settings.objectives))
     if _SLOWER * 2 * (search.find_least_run(cheaper, (), settings.start)[0] + _AROUND_S) <= settings.budget_s:
         advice.append(f"P{_CHEAP:g} in place of higher percentiles")
     raise UsageError(
-        f"--budget {_write_time(settings.budget_s)} is too small for two runs: at "
+        f"{_write_time(budget, settings.budget_s)} is too small for two runs: at "
         f"{limit_record.format_load(settings.start)} {limit_record.name_unit(settings.axis)} one takes "
         f"{format_duration(least_s)} ({why}): give {' or '.join(advice)}"
     )
 
 
-def _write_time(seconds: float) -> str:
-    """Write a time as its flag takes it, in whole seconds or minutes that are not less."""
-    return f"{math.ceil(seconds)}s" if seconds < _LONG_S else f"{math.ceil(seconds / 60)}m"
+def _write_time(name: str, seconds: float) -> str:
+    """Write a time as its key or its flag takes it, in whole seconds or minutes that are not less."""
+    if name.endswith("="):
+        return f"{name} {math.ceil(seconds)}"
+    return f"{name} {math.ceil(seconds)}s" if seconds < _LONG_S else f"{name} {math.ceil(seconds / 60)}m"
 
 
 def estimate_time(settings: SearchSettings) -> str:

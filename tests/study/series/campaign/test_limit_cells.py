@@ -43,6 +43,15 @@ def test_each_cell_is_a_search_and_the_limits_are_compared(
     assert "2 of 2 cells are finished" in out
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_budget_too_small_is_advised_by_the_files_keys(tmp_path: Path) -> None:
+    path = written(tmp_path, {**PACED, "name": "A"}, repeats=1, limit=LIMIT | {"budget_s": 3})
+    assert cli.main(["campaign", str(path)]) == 1
+    (reason,) = failures(the_directory()).values()
+    assert reason.startswith("budget_s = 3 is too small for two runs: at 1 at a time one takes")
+    assert ": give budget_s = " in reason
+
+
 def test_a_dry_run_estimates_searches_by_their_budget(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
