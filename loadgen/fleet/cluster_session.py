@@ -157,7 +157,6 @@ class ClusterSender(PlanSender):
         )
 
     def _make_order(self, made: Plan, options: TransportOptions) -> ShardOrder:
-        """Make the order that the shards have in common, with the whole plan as its share."""
         asked = self.options
         running = asked.base_url is not None
         return ShardOrder(

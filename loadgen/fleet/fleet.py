@@ -243,7 +243,6 @@ class Fleet:
         return [answers[number] for number in sorted(answers)]
 
     def _check(self, answer: Answer) -> None:
-        """Raise MeasureError where the answer is that the shard is lost."""
         if answer.lost:
             raise MeasureError(f"{self.name[answer.shard]}: {answer.lost}, before the first request")
 

@@ -62,7 +62,6 @@ def connect_ray(address: str) -> Iterator[Any]:
 
 
 def _import_ray() -> Any:
-    """Import `ray` with its warnings and usage reports off; raises UsageError if it is not installed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else a warning about GPUs
     try:
@@ -77,7 +76,6 @@ def _import_ray() -> Any:
 
 
 def _init_ray(ray: Any, where: str) -> None:
-    """Connect `ray` to the cluster at `where`, its logs turned off; raises MeasureError."""
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     vars(ray._private.worker)["_worker_logs_enabled"] = False  # else pages of a lost node's log
     try:
@@ -96,7 +94,6 @@ def _init_ray(ray: Any, where: str) -> None:
 
 
 def _explain_refusal(where: str, error: Exception) -> Exception:
-    """Return a MeasureError that says in a line why Ray refused: no cluster, other versions, or its text."""
     text = " ".join(str(error).split())
     if where == AUTO:
         return MeasureError(

@@ -94,7 +94,6 @@ def main(argv: Sequence[str], clocks: Clock = SYSTEM_CLOCK) -> int:
 
 
 def _make_text(asked: argparse.Namespace, words: Sequence[str], cpus: int, clocks: Clock) -> str:
-    """Fill the template of a launcher; raises UsageError for what it cannot hold."""
     texts = {
         "SHARDS": str(asked.shards),
         "CPUS": str(cpus),

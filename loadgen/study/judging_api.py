@@ -88,7 +88,6 @@ class Comparison(msgspec.Struct, frozen=True):
 
     @property
     def _campaign_answer(self) -> CheckpointAnswer | None:
-        """What to take of a campaign's checkpoints under its own constraints; None outside of one."""
         asked = AnswerRequest.read(self.options.campaign.answer)
         return make_answer(self.tables, self.limits, self.options, asked)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -277,32 +278,44 @@ def format_load(value: float) -> str:
 
 def make_run_table(record: LimitRecord) -> Table:
     """Make a row a run, by load: each objective's percentile and bound, the verdict, and what it shows."""
-    shown = [
-        objective
-        for objective in record.objectives
-        if any(_find_objective(run, objective) for run in record.runs)
+    load = name_unit(record.axis, record.of_sessions) if record.axis == "rate" else "concurrency"
+    columns: list[tuple[Column, Callable[[LimitRun], str]]] = [
+        (Column("number", "run"), lambda run: f"{run.number}"),
+        (Column("load", load), lambda run: format_load(run.load)),
     ]
-    of_rate = record.axis == "rate"
-    columns = [
-        Column("number", "run"),
-        Column("load", name_unit(record.axis, record.of_sessions) if of_rate else "concurrency"),
-    ]
-    for objective in shown:
-        unit = next(each.unit for run in record.runs if (each := _find_objective(run, objective)))
+    units = {each.objective: each.unit for run in record.runs for each in run.objectives}
+    shown = [objective for objective in record.objectives if objective in units]
+    for goal in shown:
+        unit, named = units[goal], name_percentile(goal)
         columns += [
-            Column(objective, f"{name_percentile(objective)} {unit}"),
-            Column(f"{objective}, bound", "≤ at 99 %" if unit == "ms" else "≥ at 99 %"),
+            (Column(goal, f"{named} {unit}"), partial(_format_figure, goal, "value")),
+            (
+                Column(f"{goal}, bound", "≤ at 99 %" if unit == "ms" else "≥ at 99 %"),
+                partial(_format_figure, goal, "bound"),
+            ),
         ]
     if any(run.goodput_per_s is not None for run in record.runs):
-        columns.append(Column("goodput", "goodput req/s"))
+        columns.append(
+            (
+                Column("goodput", "goodput req/s"),
+                lambda run: "-" if run.goodput_per_s is None else f"{run.goodput_per_s:.4g}",
+            )
+        )
     columns += [
-        Column("verdict", "verdict"),
-        Column("outcome", "objectives" if len(shown) > 1 else "objective"),
+        (Column("verdict", "verdict"), lambda run: run.verdict or "-"),
+        (
+            Column("outcome", "objectives" if len(shown) > 1 else "objective"),
+            lambda run: clean_line(describe_standing(run)),
+        ),
     ]
-    keys = [column.key for column in columns]
     runs = sorted(record.runs, key=lambda run: (run.load, run.number))
-    body = tuple(tuple(cells[key] for key in keys) for cells in (_format_cells(run, shown) for run in runs))
-    return Table(tuple(columns), body)
+    body = tuple(tuple(cell(run) for _, cell in columns) for run in runs)
+    return Table(tuple(column for column, _ in columns), body)
+
+
+def _format_figure(objective: str, name: str, run: LimitRun) -> str:
+    value = next((getattr(each, name) for each in run.objectives if each.objective == objective), None)
+    return "-" if value is None else format_value(value)
 
 
 def make_search_passage(record: LimitRecord, name: str = "", key: str = "") -> Passage:
@@ -387,7 +400,6 @@ def _format_time(seconds: float) -> str:
 
 
 def _describe_doubts(record: LimitRecord) -> Iterator[str]:
-    """Yield one sentence: how many runs are SUSPECT or INVALID and by which doubts; none without."""
     doubted = [run for run in record.runs if run.doubts]
     if not doubted:
         return
@@ -409,22 +421,6 @@ def _format_interval(estimate: LimitEstimate | None) -> str:
         side, known = ("at least", estimate.low) if estimate.high is None else ("at most", estimate.high)
         return f" ({confidence}: {side} {format_load(known or 0.0)})"
     return f" ({confidence}: {format_load(estimate.low)} to {format_load(estimate.high)})"
-
-
-def _find_objective(run: LimitRun, objective: str) -> ObjectiveFigures | None:
-    return next((figures for figures in run.objectives if figures.objective == objective), None)
-
-
-def _format_cells(run: LimitRun, objectives: list[str]) -> dict[str, str]:
-    cells = {"number": f"{run.number}", "load": format_load(run.load), "verdict": run.verdict or "-"}
-    cells["outcome"] = clean_line(describe_standing(run))
-    cells["goodput"] = "-" if run.goodput_per_s is None else f"{run.goodput_per_s:.4g}"
-    for objective in objectives:
-        figures = _find_objective(run, objective)
-        value, bound = (None, None) if figures is None else (figures.value, figures.bound)
-        cells[objective] = "-" if value is None else format_value(value)
-        cells[f"{objective}, bound"] = "-" if bound is None else format_value(bound)
-    return cells
 
 
 class Limit:

@@ -167,7 +167,6 @@ def find_dips(rows: Sequence[LoadRow]) -> list[str]:
 
 
 def _describe_dips(loads: Sequence[Sequence[tuple[float, LoadRow]]]) -> Iterator[str]:
-    """Yield a line per dip of one curve: (throughput, row) pairs grouped by ascending load."""
     means = [math.fsum(tokens_per_s for tokens_per_s, _ in rows) / len(rows) for rows in loads]
     for place, tokens_per_s in enumerate(means[1:-1], 1):
         before, after = max(means[:place]), max(means[place + 1 :])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -74,13 +75,9 @@ class Spread(msgspec.Struct, frozen=True):
 def measure_spreads(runs: Sequence[Metrics], steadies: Sequence[Steady | Unsteady] = ()) -> list[Spread]:
     """Compute the spread of each headline figure over those runs that have it, at least two."""
     values: dict[tuple[str, str], list[float]] = {}
-    for figures in (
-        *(_list_run_figures(run) for run in runs),
-        *(_list_steady_figures(steady) for steady in steadies),
-    ):
-        for name, label, value in figures:
-            if math.isfinite(value):
-                values.setdefault((name, label), []).append(value)
+    for name, label, value in chain(*map(_list_run_figures, runs), *map(_list_steady_figures, steadies)):
+        if math.isfinite(value):
+            values.setdefault((name, label), []).append(value)
     return [
         _measure_spread(name, label, figures) for (name, label), figures in values.items() if len(figures) > 1
     ]
@@ -88,8 +85,13 @@ def measure_spreads(runs: Sequence[Metrics], steadies: Sequence[Steady | Unstead
 
 def make_spread_passage(figures: Sequence[Spread]) -> Passage:
     """Make the passage of the spreads of at least one figure: the table, and which are not stable."""
-    most = max(spread.runs for spread in figures)
-    rows = (_format_row(spread, most) for spread in figures)
+    most, rows = max(spread.runs for spread in figures), []
+    for spread in figures:
+        label = spread.label + (f" (of {spread.runs})" if spread.runs < most else "")
+        cv, half, reach = f"{100 * spread.cv:.1f}", f"{spread.half_width:.2f}", f"{100 * spread.reach:.1f}"
+        if is_vague(spread.mean, spread.half_width):
+            half, reach = "> mean", "> 100"  # so many digits of nothing would look like a result
+        rows.append((label, f"{spread.mean:.2f}", f"{spread.std:.2f}", cv, half, reach))
     table = make_table(("figure", "mean", "std", "CV %", "±", "± %"), rows)
     remarks = ("± half of the mean's 95 % confidence interval", _describe_stability(figures))
     return Passage(f"{most} runs", table=table, remarks=remarks)
@@ -139,14 +141,6 @@ def _measure_spread(name: str, label: str, values: Sequence[float]) -> Spread:
 
 def _compute_half_width(std: float, runs: int) -> float:
     return t_quantile(runs - 1) * std / math.sqrt(runs)
-
-
-def _format_row(spread: Spread, runs: int) -> tuple[str, ...]:
-    label = spread.label + (f" (of {spread.runs})" if spread.runs < runs else "")
-    cv, half, reach = f"{100 * spread.cv:.1f}", f"{spread.half_width:.2f}", f"{100 * spread.reach:.1f}"
-    if is_vague(spread.mean, spread.half_width):
-        half, reach = "> mean", "> 100"  # so many digits of nothing would look like a result
-    return label, f"{spread.mean:.2f}", f"{spread.std:.2f}", cv, half, reach
 
 
 def _describe_stability(figures: Sequence[Spread]) -> str:

@@ -149,22 +149,17 @@ def format_value(value: Any) -> str:
     return short if not isinstance(value, float) or float(short) == value else repr(value)
 
 
-class Sweep:
+class Sweep(msgspec.Struct, frozen=True):
     """One workload measured at many points. `sweep` makes it.
 
     `directory` is where it lies on disk, None for one that was not written; `partial` is why it ended before
     its last point, "" where it did not.
     """
 
-    def __init__(
-        self,
-        record: SweepRecord,
-        points: tuple[SweptPoint, ...],
-        directory: Path | None = None,
-        partial: str = "",
-    ) -> None:
-        self.record = record  # what sweep.json holds
-        self.points, self.directory, self.partial = points, directory, partial
+    record: SweepRecord  # what sweep.json holds
+    points: tuple[SweptPoint, ...]
+    directory: Path | None = None
+    partial: str = ""
 
     def __repr__(self) -> str:
         measured = sum(point.state in FINISHED for point in self.points)

@@ -125,7 +125,6 @@ def read_shards(runs: Sequence[Run | Place]) -> list[tuple[str, Result]]:
 
 
 def _name_place(run: Run | Place) -> str:
-    """Return the path, or a run's directory, or else when the run began."""
     if not isinstance(run, Run):
         return os.fspath(run)
     return str(run.directory or f"the run of {run.result.facts.started:%H:%M:%S}")
@@ -231,7 +230,6 @@ def _join_parts(
 
 
 def _make_row(part: _Part, shift: ClockShift) -> MergedShard:
-    """Make a shard's row of the merged run's facts, its begin moved by the shift (0 if it sent nothing)."""
     run, records = part.run, Records.from_records([]) if part.run is None else part.run.records
     client, (began_ns, _) = None if run is None else run.facts.client, measure_span_ns(records)
     return MergedShard(
@@ -387,7 +385,6 @@ def join_facts(runs: Sequence[ShardRun]) -> dict[str, Any]:
 def _join_fields(
     joins: Mapping[str, Join], holders: Sequence[Any], runs: Sequence[ShardRun]
 ) -> dict[str, Any]:
-    """Join each field of several holders (Facts or Client), one per shard, by its rule."""
     return {
         name: RULES[join]([getattr(holder, name) for holder in holders], runs)
         for name, join in joins.items()

@@ -25,7 +25,7 @@ from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
 from loadgen.run.firing import Outcome, TransportOptions, Watch
 from loadgen.run.measurement import PlanSender
-from loadgen.settings.shard_settings import START_AT, PlannedStart, Share
+from loadgen.settings.shard_settings import START_AT, Share
 from loadgen.transport.sending.job import At
 
 _LEAST_LEAD_S, _MOST_LEAD_S = 1.0, 30.0
@@ -52,10 +52,20 @@ def check_options(options: Options) -> None:
 
 
 class ShardSender(PlanSender):
-    """Sends this command's share of a plan from this machine, from an instant on if one is given."""
+    """Sends this command's share of a plan from this machine, from an instant on if one is given.
 
-    def __init__(self, options: Options, interrupts: Interrupts) -> None:
+    The wall clock may be set while that is waited for: what it shows in the end counts.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        interrupts: Interrupts,
+        clocks: Clock = SYSTEM_CLOCK,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self.options, self.interrupts = options, interrupts
+        self.clocks, self.sleep = clocks, sleep
 
     def describe(self, known: Facts, made: Plan) -> Facts:
         """Return the facts with the share that is sent, and a reading of the clock.
@@ -77,11 +87,34 @@ class ShardSender(PlanSender):
         return replace(known, shard=shard)
 
     def wait(self, made: Plan, rest_s: float, display: Display) -> None:
-        self._wait_for_start(made, display).wait_until(rest_s)
+        """Wait until `rest_s` before connections must be opened; return at once if that has passed."""
+        start = self.options.start_at
+        if start is None:
+            return
+        ahead_ns = int((rest_s + compute_lead_s(made.streams // self.options.share.of)) * SECOND_NS)
+        left_s = (start.instant_ns(self.clocks) - self.clocks.now_ns()) / SECOND_NS
+        with display.waiting(f"waiting for the start at {start}", left_s):
+            while (left_ns := start.instant_ns(self.clocks) - ahead_ns - self.clocks.now_ns()) > 0:
+                self.interrupts.poll()
+                self.sleep(min(left_ns / SECOND_NS, _POLL_S))
+
+    def begin(self, made: Plan, options: TransportOptions, display: Display) -> TransportOptions:
+        """Wait until the start is near enough to open connections; return the options with it.
+
+        Raises MeasureError where the instant has passed; so does `gone` of what is returned, where the
+        capturing process was not ready in time.
+        """
+        if self.options.start_at is None:
+            return options
+        self.wait(made, 0.0, display)
+        instant_ns = self.options.start_at.instant_ns(self.clocks)
+        advice = "nothing was measured; give a later instant, the same to all shards"
+        named = f"{START_AT} {self.options.start_at}: {advice}"
+        _check_late(self.clocks.now_ns() - instant_ns, named)
+        return start_punctually(options, instant_ns, named)
 
     def send(self, made: Plan, options: TransportOptions, watch: Watch) -> Outcome:
-        options = self._wait_for_start(made, watch.display).begin(options)
-        return super().send(made, options, watch)
+        return super().send(made, self.begin(made, options, watch.display), watch)
 
     def list_steps(self) -> tuple[tuple[str, Callable[[Facts], Facts]], ...]:
         if self.options.shard is None:
@@ -92,10 +125,6 @@ class ShardSender(PlanSender):
             return replace(known, shard=replace(known.shard, after=read_clock()))
 
         return (("the clock", read_clock_again),)
-
-    def _wait_for_start(self, made: Plan, display: Display) -> StartWait:
-        connections = made.streams // self.options.share.of
-        return StartWait(self.options.start_at, connections, display, self.interrupts)
 
 
 class Punctual(At):
@@ -127,57 +156,6 @@ class Punctual(At):
 def compute_lead_s(connections: int) -> float:
     """Return how many seconds before the start connections begin to be opened: 1 to 30, by their number."""
     return min(_LEAST_LEAD_S + connections / _CONNECTED_PER_S, _MOST_LEAD_S)
-
-
-class StartWait:
-    """The wait for the instant at which a run is to begin; nothing waits without one.
-
-    The wall clock may be set meanwhile: what it shows in the end counts.
-    """
-
-    def __init__(
-        self,
-        start: PlannedStart | None,
-        connections: int,
-        display: Display,
-        interrupts: Interrupts,
-        clocks: Clock = SYSTEM_CLOCK,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self.start, self.display, self.interrupts = start, display, interrupts
-        self.lead_s = compute_lead_s(connections)
-        self.clocks, self.sleep = clocks, sleep
-
-    def wait_until(self, before_s: float = 0.0) -> None:
-        """Wait until `before_s` before the connections must be opened; return at once if that has passed."""
-        ahead_s = self.lead_s + before_s
-        if self.start is None or self._left_s <= ahead_s:
-            return
-        with self.display.waiting(f"waiting for the start at {self.start}", self._left_s):
-            while (left_s := self._left_s - ahead_s) > 0:
-                self.interrupts.poll()
-                self.sleep(min(left_s, _POLL_S))
-
-    def begin(self, options: TransportOptions) -> TransportOptions:
-        """Wait until the start is near enough to open connections; return the options with it.
-
-        Raises MeasureError where the instant has passed; so does `gone` of what is returned, where the
-        capturing process was not ready in time.
-        """
-        if self.start is None:
-            return options
-        self.wait_until()
-        instant_ns = self.start.instant_ns(self.clocks)
-        advice = "nothing was measured; give a later instant, the same to all shards"
-        named = f"{START_AT} {self.start}: {advice}"
-        _check_late(self.clocks.now_ns() - instant_ns, named)
-        return start_punctually(options, instant_ns, named)
-
-    @property
-    def _left_s(self) -> float:
-        """Seconds until the instant; negative if it has passed."""
-        assert self.start is not None
-        return (self.start.instant_ns(self.clocks) - self.clocks.now_ns()) / SECOND_NS
 
 
 def start_punctually(options: TransportOptions, instant_ns: int, named: str) -> TransportOptions:

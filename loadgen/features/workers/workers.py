@@ -123,7 +123,6 @@ class Workers:
         return tasks
 
     def _fork(self, tasks: list[WorkerTask]) -> None:
-        """Fork the workers, with pipes opened before, into `runs`; this process then gets SCHED_BATCH."""
         parent, pipes = os.getpid(), list[tuple[socket.socket, socket.socket]]()
         with FORKING:
             try:
@@ -236,7 +235,6 @@ class Workers:
                 )
 
     def _count(self, progress: Progress) -> None:
-        """Pass the sum of the workers' totals to the progress, and set the journal's count of requests."""
         totals = Totals.join(run.task.totals.read() for run in self.runs)
         progress.note_totals(totals)
         progress.counters = self.counters

@@ -98,7 +98,6 @@ class GateRecord(SeriesRecord, frozen=True):
 
     @model_validator(mode="after")
     def _has_each_once(self) -> Self:
-        """Refuse an arm that is held against itself, and a figure that is judged twice."""
         for names in (self.arms, [metric.key for metric in self.metrics]):
             if len(set(names)) < len(names):
                 raise ValueError(f"{quote_value(max(names, key=list(names).count))} is there twice")

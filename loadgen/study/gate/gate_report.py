@@ -64,7 +64,6 @@ class GateResult(msgspec.Struct, frozen=True):
 
 
 def _count(number: int, noun: str) -> str:
-    """Write a number of a noun that may be two words: `3 runs a side`."""
     first, _, rest = noun.partition(" ")
     return " ".join(filter(None, (format_count(number, first), rest)))
 

@@ -98,21 +98,13 @@ def match_rows(read: Sources, baseline: str) -> tuple[list[GateSides], list[str]
     for name in others:
         own = [run for run, row in zip(runs, names, strict=True) if row == name]
         grouped = group_sides(own, base, name if len(others) > 1 else "")
-        in_turn = _is_in_turn(own, base)
+        starts = [{run.cell and run.cell.start for run in side} for side in (own, base)]
+        in_turn = all(None not in names and (len(names) > 1 or names == {ATTACHED}) for names in starts)
         sides += [msgspec.structs.replace(each, in_turn=in_turn) for each in grouped]
     return sides, list(map(describe_failure, read.failures))
 
 
-def _is_in_turn(new: Sequence[Reported], base: Sequence[Reported]) -> bool:
-    cells = [[run.cell for run in side if run.cell is not None] for side in (new, base)]
-    if len(cells[0]) < len(new) or len(cells[1]) < len(base):
-        return False
-    starts = [{cell.start for cell in side} for side in cells]
-    return all(len(names) > 1 or names == {ATTACHED} for names in starts)
-
-
 def _list_runs(read: Sources) -> list[Reported]:
-    """List the runs outside of searches, in the order of measuring, contradictions judged."""
     runs = read.outside_searches.reported
     if read.limits and not runs:
         raise UsageError(
@@ -187,7 +179,12 @@ def list_reasons(sides: Sequence[GateSides], metrics: Sequence[GateMetric], allo
                 own.append(f"{side}: {share} ended early: the server fell behind")
         own += _explain_rules(each, Severity.REFUSED)
         own += [] if allows_state else list_unequal_states(each.new, each.base, each.in_turn)
-        own += _explain_figures(each, metrics)
+        for metric in metrics:
+            for side, runs in ((NEW, each.new), (BASE, each.base)):
+                if lacking := sum(comparison.read_figure(run, metric.key) is None for run in runs):
+                    own.append(f"{side}: {lacking} of {format_count(len(runs), 'run')} without {metric.name}")
+            if other := comparability.explain_other_quantity(metric.key, each.new, each.base):
+                own.append(f"{metric.name}: {other}")
         reasons += [f"{each.load}: {reason}" if len(whole) > 1 else reason for reason in own]
     return list(dict.fromkeys(reasons))
 
@@ -231,15 +228,6 @@ def _explain_rules(sides: GateSides, severity: Severity) -> list[str]:
     else:
         chosen = [each for each in findings if each.rule.severity is severity and each.rule.code != _CLIENT]
     return list(dict.fromkeys(f"{finding.rule.code}: {finding.evidence}" for finding in chosen))
-
-
-def _explain_figures(sides: GateSides, metrics: Iterable[GateMetric]) -> Iterator[str]:
-    for metric in metrics:
-        for side, runs in ((NEW, sides.new), (BASE, sides.base)):
-            if lacking := sum(comparison.read_figure(run, metric.key) is None for run in runs):
-                yield f"{side}: {lacking} of {format_count(len(runs), 'run')} without {metric.name}"
-        if other := comparability.explain_other_quantity(metric.key, sides.new, sides.base):
-            yield f"{metric.name}: {other}"
 
 
 def check_metrics(metrics: Sequence[GateMetric], runs: Sequence[Reported]) -> None:

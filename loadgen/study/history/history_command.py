@@ -74,7 +74,11 @@ def main(argv: Sequence[str]) -> int:
     entries = read_places(places, given.name)
     wanted = [name.strip() for name in given.metric.split(",") if name.strip()]
     metrics = find_metric_changes(entries, select_metrics(entries, wanted), given.alpha)
-    passages, subject = list_history_passages(entries, metrics, given.alpha), _list_subject(entries)
+    passages = list_history_passages(entries, metrics, given.alpha)
+    machine = next((entry.machine for entry in entries if entry.machine), "")
+    days = dict.fromkeys(f"{entry.time:%Y-%m-%d}" for entry in (entries[0], entries[-1]))
+    facts = (entries[0].load, machine, format_count(len(entries), "measurement"), " to ".join(days))
+    subject = tuple(filter(None, facts))
     if given.html:
         page = outputs.render_html(Document("History", subject, tuple(passages)))
         outputs.write_text_output(given.html, page)
@@ -82,7 +86,11 @@ def main(argv: Sequence[str]) -> int:
         print_json(encode_history(entries, metrics, given.alpha))
     else:
         about = Passage("History", remarks=(", ".join(subject),))
-        print_passages([about, *map(_shorten_table, passages)])
+        *others, last = passages
+        if last.table is not None and (left := len(last.table.body) - _MOST_ROWS) > 0:
+            note = f"{left} older ones are not shown: --json and --html have all"
+            last = replace(last, table=replace(last.table, body=last.table.body[left:], notes=(note,)))
+        print_passages([about, *others, last])
         if given.plot:
             with outputs.require_extra():
                 from loadgen.study.pages import terminal_plots
@@ -131,13 +139,6 @@ def _is_history(path: Path) -> bool:
     return not head.strip() or any(line.lstrip().startswith(_ENTRY) for line in head.splitlines())
 
 
-def _list_subject(entries: Sequence[HistoryEntry]) -> tuple[str, ...]:
-    machine = next((entry.machine for entry in entries if entry.machine), "")
-    days = dict.fromkeys(f"{entry.time:%Y-%m-%d}" for entry in (entries[0], entries[-1]))
-    parts = (entries[0].load, machine, format_count(len(entries), "measurement"), " to ".join(days))
-    return tuple(filter(None, parts))
-
-
 def list_history_passages(
     entries: Sequence[HistoryEntry], metrics: Sequence[MetricHistory], alpha: float
 ) -> list[Passage]:
@@ -148,14 +149,6 @@ def list_history_passages(
         Passage("Over time", "metrics", panels=tuple(plot_history(metrics))),
         Passage("Measurements", "measurements", table=make_history_table(entries, metrics)),
     ]
-
-
-def _shorten_table(passage: Passage) -> Passage:
-    """Return a passage with the newest rows of its table alone, and a note on the others."""
-    if passage.table is None or (left := len(passage.table.body) - _MOST_ROWS) <= 0:
-        return passage
-    note = f"{left} older ones are not shown: --json and --html have all"
-    return replace(passage, table=replace(passage.table, body=passage.table.body[left:], notes=(note,)))
 
 
 _USUAL = ("output_throughput", "speed_tok_s", "mean_ttft_ms", "mean_tpot_ms", "p99_itl_ms")

@@ -74,7 +74,6 @@ class Variation(msgspec.Struct, frozen=True):
 
 
 def _list_tables(dimensions: Sequence[Dimension]) -> Iterator[dict[str, Any]]:
-    """Yield the tables of all keys of some dimensions with their values; those of the last vary fastest."""
     keys = [key for dimension in dimensions for key in dimension.keys]
     for rows in product(*(dimension.rows for dimension in dimensions)):
         yield dict(zip(keys, chain.from_iterable(rows), strict=True))
@@ -326,7 +325,6 @@ def _extend_numbers(first: Sequence[Fraction], end: Fraction, text: str) -> list
 
 
 def _split_list(listed: str, text: str, between: str) -> list[str]:
-    """Split `listed` at `between`, values stripped; raises ValueError, quoting `text`, if one is empty."""
     if not listed.strip():
         raise ValueError(f"{quote_value(text)}: the list is empty: write values, as 1,2,4")
     parts = [part.strip() for part in listed.split(between)]

@@ -138,7 +138,6 @@ def _refuse_flags(options: Options) -> None:
 
 
 def _load_workload(options: Options) -> Profile:
-    """Load the one profile of a ladder, else the default one, with the native API where it suits better."""
     names = options.profiles or (DEFAULT_PROFILE,)
     if len(names) > 1:
         raise UsageError("--profile: one ladder at a time")
@@ -153,7 +152,6 @@ def _load_workload(options: Options) -> Profile:
 
 
 def _climb(ladder: Climb[Any, Any], options: Options, asked: ServerSettings) -> None:
-    """Measure every rung on one server, which is started again for the next where it dies of one."""
     inside = replace(options, run_dir=str(ladder.directory))
     with PointServers(inside, asked, ladder.directory, progress.warn) as servers:
         session = servers.session(ladder.workload)
@@ -294,7 +292,6 @@ class Climb(ABC, Generic[Rung, Row]):
             progress.warn(clean_text(str(point.died)))
 
     def _add(self, row: Row) -> None:
-        """Add a row, write every table file again, and print the row unless quiet."""
         self.rows.append(row)
         self.write_tables()
         if not self.quiet:
@@ -336,11 +333,10 @@ class LadderClimb(Climb[int, SpeedRow]):
 
         Without one they are the session's.
         """
+        base, quantization, backend = ladder_rows.name_served(self.session)
+        previous = SpeedRow(base, backend, "", rung, quantization, None, None)
         if self.rows:
             previous = self.rows[-1]
-        else:
-            base, quantization, backend = ladder_rows.name_served(self.session)
-            previous = SpeedRow(base, backend, "", rung, quantization, None, None)
         return replace(
             previous,
             input_length=rung,
@@ -391,11 +387,9 @@ class DepthClimb(Climb[DepthTest, DepthRow]):
 
     def make_missed_row(self, rung: DepthTest, why: str) -> DepthRow:
         """Make a row without a speed; the model is that of the row before."""
+        names = ladder_rows.name_served(self.session)
         if self.rows:
-            before = self.rows[-1]
-            names = before.model, before.quantization, before.backend
-        else:
-            names = ladder_rows.name_served(self.session)
+            names = self.rows[-1].model, self.rows[-1].quantization, self.rows[-1].backend
         return DepthRow(*names, str(rung), rung.depth, note=why)
 
 
@@ -464,7 +458,6 @@ class BatchClimb(Climb[BatchRung, BatchRow]):
         return BatchRow(*names, rung.test, note=why)
 
     def _add(self, row: BatchRow) -> None:
-        """Merge a batch into its test's row, write every table, and print the test as its last batch ends."""
         places = [place for place, known in enumerate(self.rows) if known.test == row.test]
         if places:
             row = self.rows[places[0]] = self.rows[places[0]].merge(row)

@@ -175,7 +175,6 @@ def _make_sweep(request: SweepRequest, resume: str | None, interrupts: Interrupt
 def _make_search(
     options: Options, own: Mapping[str, Any], workload: Profile, interrupts: Interrupts
 ) -> Limit:
-    """Run a search in the calling thread and load its runs; raises LoadgenError."""
     with _place_runs(options, own.get("resume")) as (placed, written):
         found = limit_command.find_limit(
             placed, own, hide_argument_secrets(), lambda line: None, workload, interrupts

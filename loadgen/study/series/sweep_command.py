@@ -7,7 +7,7 @@ import contextlib
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -166,7 +166,6 @@ def _preview_sweep(request: SweepRequest, store: SeriesStore | None) -> Iterator
 
 
 def _run_sweep(request: SweepRequest, store: SeriesStore, argv: Sequence[str], is_new: bool) -> int:
-    """Measure what is left of a sweep, print its table and the next commands, and return the exit code."""
     quiet = request.options.quiet
 
     def say(line: str) -> None:
@@ -184,18 +183,13 @@ def _run_sweep(request: SweepRequest, store: SeriesStore, argv: Sequence[str], i
         raise MeasureError(f"every point failed, the first: {points[0].reason}")
     if failed := sum(point.state == "failed" for point in points):
         print_text(f"measure {format_count(failed, 'failed point')} again: {resume}", sys.stdout)
-    return decide_exit_code(failed_on=_find_failing(store.directory, points, request.options.failing))
-
-
-def _find_failing(directory: Path, points: Sequence[SweptPoint], asked: Collection[str]) -> set[str]:
-    """Find which of the conditions `asked` hold at any point; a point without a run is one of failures."""
-    found: set[str] = set()
+    asked, found = request.options.failing, set[str]()
     for point in points if asked else ():
         if point.state in FINISHED:
-            found |= find_failing(run_directory.load(directory / point.directory), asked)
-        elif "failures" in asked:
+            found |= find_failing(run_directory.load(store.directory / point.directory), asked)
+        elif "failures" in asked:  # a point without a run is one of failures
             found.add("failures")
-    return found
+    return decide_exit_code(failed_on=found)
 
 
 def _print_points(request: SweepRequest, store: SeriesStore) -> tuple[SweptPoint, ...]:

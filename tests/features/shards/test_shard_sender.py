@@ -6,14 +6,17 @@ import os
 import re
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from builders.loops import loop_over
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.base.signals import SIGNALS, Stopped, StopRequest
-from loadgen.features.shards.shard_sender import Punctual, StartWait, compute_lead_s
+from loadgen.base.signals import SIGNALS, Interrupts, Stopped, StopRequest
+from loadgen.features.shards.shard_sender import Punctual, ShardSender, compute_lead_s
+from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
 from loadgen.run.firing import TransportOptions
 from loadgen.settings import shard_settings
@@ -22,7 +25,7 @@ from loadgen.transport.sending.job import Target
 
 S = 1_000_000_000
 NOW_S = 1_800_000_000
-TARGET = Target("http", "127.0.0.1", 1, "/", (2, ("127.0.0.1", 1)), ())
+OPTIONS = TransportOptions(Target("http", "127.0.0.1", 1, "/", (2, ("127.0.0.1", 1)), ()))
 
 
 class Clocks:
@@ -111,49 +114,49 @@ def in_a_child(do: Callable[[], list[int]]) -> list[int]:
         return [int(word) for word in pipe.read().split()]
 
 
-def wait(
-    start_s: float, clocks: Clocks, interrupts: StopRequest | None = None, connections: int = 0
-) -> StartWait:
-    return StartWait(
-        PlannedStart(round((NOW_S + start_s) * S)),
-        connections,
-        Display(),
-        interrupts or SIGNALS,
-        clocks,
-        clocks.sleep,
-    )
+def sender(start_s: float, clocks: Clocks, interrupts: Interrupts = SIGNALS) -> ShardSender:
+    start = PlannedStart(round((NOW_S + start_s) * S))
+    return ShardSender(Options(start_at=start), interrupts, clocks, clocks.sleep)
+
+
+def begun(start_s: float, clocks: Clocks, options: TransportOptions = OPTIONS) -> TransportOptions:
+    return sender(start_s, clocks).begin(plan_of(0), options, Display())
+
+
+def plan_of(connections: int) -> Any:
+    return SimpleNamespace(streams=connections)
 
 
 def test_the_start_is_the_instant_on_the_monotonic_clock() -> None:
     clocks = Clocks()
-    begun = wait(60, clocks).begin(TransportOptions(TARGET))
+    options = begun(60, clocks)
     assert clocks.mono_ns == 64 * S
-    assert isinstance(begun.part.start, Punctual)
-    assert (begun.part.start.instant_ns, begun.gone()) == (65 * S, False)
+    assert isinstance(options.part.start, Punctual)
+    assert (options.part.start.instant_ns, options.gone()) == (65 * S, False)
 
 
 def test_counters_are_read_before_the_connections_are_opened() -> None:
     clocks = Clocks()
-    waiting = wait(60, clocks, connections=10_000)
-    waiting.wait_until(3)
+    waiting = sender(60, clocks)
+    waiting.wait(plan_of(10_000), 3, Display())
     assert clocks.mono_ns == (65 - 6 - 3) * S
-    waiting.begin(TransportOptions(TARGET))
+    waiting.begin(plan_of(10_000), OPTIONS, Display())
     assert clocks.mono_ns == (65 - 6) * S
 
 
 def test_a_wall_clock_that_is_set_meanwhile_counts() -> None:
     clocks = Clocks()
     clocks.on_sleep = lambda: setattr(clocks, "ahead_ns", (NOW_S + 20 - 5) * S)
-    begun = wait(60, clocks).begin(TransportOptions(TARGET))
-    assert isinstance(begun.part.start, Punctual)
-    assert begun.part.start.instant_ns == 45 * S
+    start = begun(60, clocks).part.start
+    assert isinstance(start, Punctual)
+    assert start.instant_ns == 45 * S
 
 
 def test_without_an_instant_nothing_waits_or_changes() -> None:
-    clocks, options = Clocks(), TransportOptions(TARGET)
-    free = StartWait(None, 1, Display(), SIGNALS, clocks, clocks.sleep)
-    free.wait_until(10)
-    assert free.begin(options) is options
+    clocks = Clocks()
+    free = ShardSender(Options(), SIGNALS, clocks, clocks.sleep)
+    free.wait(plan_of(1), 10, Display())
+    assert free.begin(plan_of(1), OPTIONS, Display()) is OPTIONS
     assert clocks.mono_ns == 5 * S
 
 
@@ -161,7 +164,7 @@ def test_a_stop_ends_the_wait() -> None:
     stop, clocks = StopRequest(), Clocks()
     clocks.on_sleep = lambda: stop.request_stop(2)
     with pytest.raises(Stopped):
-        wait(60, clocks, stop).wait_until(1)
+        sender(60, clocks, stop).wait(plan_of(0), 1, Display())
     assert clocks.mono_ns < 6 * S
 
 
@@ -170,23 +173,23 @@ def test_an_instant_that_has_passed_is_an_error() -> None:
     with pytest.raises(
         MeasureError, match=r"not ready until 3\.2 s after --start-at .*: nothing was measured"
     ):
-        wait(0, clocks).begin(TransportOptions(TARGET))
+        begun(0, clocks)
 
 
 @pytest.mark.whole
 @loop_over(("ready_s", "late"), [(64.9, False), (65.0, False), (66.5, True)])
 def test_a_process_that_is_late_never_begins_and_ends_the_run(ready_s: float, late: bool) -> None:
-    begun = wait(60, Clocks()).begin(replace(TransportOptions(TARGET), gone=lambda: True))
-    assert begun.gone()  # as before
-    start = begun.part.start
+    options = begun(60, Clocks(), replace(OPTIONS, gone=lambda: True))
+    assert options.gone()  # as before
+    start = options.part.start
     assert start.begin_ns(99 * S) == 65 * S  # of the parent, which sends nothing
     asked_ns = (int(ready_s * S), int(ready_s * S) + 9 * S)
     assert in_a_child(lambda: [start.begin_ns(ns) for ns in asked_ns]) == [0 if late else 65 * S] * 2
     if late:
         with pytest.raises(MeasureError, match=r"not ready until 1\.5 s after"):
-            begun.gone()
+            options.gone()
     else:
-        assert begun.gone()
+        assert options.gone()
 
 
 @pytest.mark.whole

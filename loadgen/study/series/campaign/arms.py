@@ -141,7 +141,6 @@ def make_arms(file: CampaignFile, path: Path, trust: Trust = _NONE) -> tuple[Arm
 
 
 def _make_arms_of(row: CheckpointTable, file: CampaignFile, path: Path, trust: Trust) -> Iterator[Arm]:
-    """Yield a checkpoint's arms: one per server of the row, else of the file, else one without a server."""
     servers = file.servers if row.servers is None else row.servers
     for server in servers or ("",):
         origin = f"{path}: checkpoint {row.name!r}" + (f" on {server!r}" if server else "")
@@ -169,7 +168,6 @@ def _make_arms_of(row: CheckpointTable, file: CampaignFile, path: Path, trust: T
 def _make_arm(
     row: CheckpointTable, file: CampaignFile, path: Path, server: str, flags: dict[str, Any]
 ) -> Arm:
-    """Make the arm of a checkpoint from its filled flags, and check options, profiles and limit."""
     options = parse(campaign_file.make_arguments(flags, bench_parser()))
     options = replace(options, fingerprint=file.fingerprint)
     bench.check(options)

@@ -260,7 +260,6 @@ def measure_cells(
 
 
 def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str, given: argparse.Namespace) -> int:
-    """Print the comparison, the directory and the next commands, and return 0."""
     if not kept.list_finished():
         raise MeasureError(f"every cell failed; the reasons are in {kept.directory / FAILED}")
     print_text("", sys.stdout)
@@ -347,7 +346,6 @@ def _list_arms(wanted: CampaignRequest, done: set[str]) -> Iterator[str]:
 
 
 def _list_order(wanted: CampaignRequest) -> Iterator[str]:
-    """Yield lines on the order of the arms: one for all, or one for even and one for odd repeats."""
     turns: dict[str, list[str]] = {}
     is_one_server = len({arm.server for arm in wanted.arms}) == 1
     names = [start.arm.checkpoint if is_one_server else start.arm.name for start in wanted.starts]

@@ -252,7 +252,6 @@ def fill_variables(
 
 
 def _fill_value(value: Any, fill_match: Callable[[re.Match[str]], str]) -> Any:
-    """Return a value of TOML with the variables in its texts, also inside tables and lists, filled."""
     if isinstance(value, dict):
         return {key: _fill_value(item, fill_match) for key, item in value.items()}
     if isinstance(value, list):
@@ -285,7 +284,6 @@ def make_arguments(flags: Flags, parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _make_words(option: str, action: argparse.Action, value: Any, origin: str) -> Iterator[str]:
-    """Yield the arguments that set one option to a value of TOML; a UsageError begins with `origin`."""
     if action.nargs == 0:
         if not isinstance(value, bool):
             raise UsageError(f"{origin}: give true or false")

@@ -129,7 +129,6 @@ class Execution:
                     self.done.discard(planned.id)
 
     def _run_on_servers(self, start: Start) -> None:
-        """Measure the cells in `_left` on the server of `start`, started again if it dies."""
         options = replace(start.arm.options, quiet=self.quiet)
         if self.limit is not None:
             options = replace(options, quiet=True, reset_cache=True)
@@ -307,7 +306,6 @@ class Execution:
         return found
 
     def _climb(self, planned: Planned, session: Session, place: Path) -> str:
-        """Measure a ladder, and return how many lengths were; raises MeasureError where none was."""
         climb = LadderClimb(planned.workload, place, session.options, self.quiet)
         climb.climb_on(self._servers, self._choose_seed(session, planned))
         lengths = f"{climb.count_measured()} of {len(climb.rows)} lengths"
@@ -338,7 +336,6 @@ class Execution:
         self._report(planned, f"FAILED: {error.summary}")
 
     def _report(self, planned: Planned, outcome: str) -> None:
-        """Add a step to `done` and print its line: how many are done, its outcome, and the time left."""
         self.done.add(planned.id)
         left = estimate_left(self.pace, self.starts, self.done, self._start)
         self.say(f"{self._show_place()} {planned.label}: {outcome}{left.ending}")

@@ -252,7 +252,6 @@ class QualityCells:
         return found.model_copy(update={"settings": {**found.settings, "tokens": self.table.tokens}})
 
     def _fill_files(self, task: QualityTask, session: Session) -> bool:
-        """Have a server sample or score what a task needs; return whether the reference has yet to score."""
         reference, arm = self.directory / REFERENCE_FILE, name_arm(self.arms[task.arm])
         own, back = self.directory / f"{arm}{SCORES}", self.directory / f"{arm}{BACK}"
         kept, greedy = None, self.table.greedy

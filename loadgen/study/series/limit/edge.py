@@ -190,7 +190,6 @@ def _make_candidates(x: Float64) -> Float64:
 def _fit_profile(
     runs: _Runs, allowed: float, candidates: Float64, floors: Sequence[float] = (0.0,)
 ) -> _Profile:
-    """Compute slope and floor of best fit through each candidate, and the deviance."""
     fits = [_fit_slopes(runs, allowed, candidates, floor) for floor in floors]
     slopes, deviances = (np.array(column) for column in zip(*fits, strict=True))
     best = deviances.argmin(0)[None]

@@ -129,7 +129,6 @@ def _find_most_over(trial: Trial) -> int:
 
 
 def _round_known(load: float, axis: LoadAxis) -> float | None:
-    """Return a concurrency rounded down, or a rate as it is; None for NaN and a concurrency below 1."""
     if math.isnan(load):
         return None
     if axis == "rate":

@@ -480,7 +480,6 @@ def _list_disturbing(run: Result, evidence: Sequence[ObjectiveEvidence]) -> list
 def _judge_run(
     run: Result, point: MeasuredPoint, evidence: Sequence[ObjectiveEvidence], disturbing: Sequence[str]
 ) -> tuple[Standing, str]:
-    """Return the standing of all objectives together in a run, and the reason unless they are met ("")."""
     if disturbing:
         return Standing.NOT_SHOWN, f"disturbed ({', '.join(disturbing)})"
     if run.facts.saturated:
@@ -511,5 +510,4 @@ _KEPT, _VALUES = ("samples", "over", "batches", "dispersion"), ("value", "bound"
 
 
 def _drop_infinite(value: float | None) -> float | None:
-    """Return a finite number as it is; None for infinity, NaN and None, since JSON has none of them."""
     return value if value is not None and math.isfinite(value) else None
