@@ -395,7 +395,7 @@ def parse_percentiles(text: str) -> tuple[float, ...]:
 
 
 def find_named_figure(name: str) -> tuple[Figure, str]:
-    """Find the figure that a name means, as tok/s or ttft_p99, and its key; a latency's is that of the mean.
+    """Find the figure of speed that a name means, as ttft_p99, and its key; a latency's is that of the mean.
 
     Raises ValueError, with the nearest name, where it means none, or a statistic of what is one number.
     """

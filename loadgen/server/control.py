@@ -275,7 +275,7 @@ def _exchange(
     body: Mapping[str, Any] | None = None,
     begin_only: bool = False,
 ) -> ControlAnswer:
-    """Send one control request, (method, path); return its answer, an error if no socket can be opened."""
+    """Send one control request, (method, path); return its answer, whatever fails as the answer's error."""
 
     async def ask() -> ControlAnswer:
         async with access.client(limit_s) as client:

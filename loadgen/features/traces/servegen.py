@@ -110,7 +110,7 @@ def _draw_offsets_s(window: _Window, rng: np.random.Generator) -> Float64:
 def _read_client(
     at: Path, name: str, flag: str, hash_bytes: Callable[[bytes], None]
 ) -> tuple[list[_Window], dict[int, tuple[_Histogram, _Histogram]]]:
-    """Read a client's windows, and its histograms of prompts and answers by start time."""
+    """Read a client's windows from the trace `at`, its histograms by start time from the data set there."""
     lines = Lines.open(str(at), flag)
     data = OpenedFile(str(at.with_name(f"{name}-dataset.json")), flag)
     hash_bytes(f"{lines.digest()} {data.digest()}".encode())

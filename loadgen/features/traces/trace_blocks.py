@@ -105,9 +105,10 @@ class GrownContent(BlockContent, frozen=True):
         return GrownContent(self.block, self.seed, self.own_seed, np.arange(len(counts.choices)), growth)
 
     def places(self, ids: Int64, length: int, row: int) -> Int64:
-        """Make a row's prompt as indices into `allowed`, int64[length], along its line from its last part.
+        """Make a row's prompt as indices into `allowed`, int64[length]: what it keeps, then its own.
 
-        Rows from the number of rows up are those of the trace again, with tokens of their own.
+        It keeps tokens of its origin, which below 0 is a text that lines share. Rows from their number on
+        are the trace again, with tokens of their own.
         """
         count, rows, pieces = len(self.allowed), len(self.growth.kept), []
         while length:

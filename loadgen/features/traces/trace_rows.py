@@ -100,8 +100,8 @@ class TraceColumns:
     ) -> None:
         """Add a row by its time, its prompt's and answer's tokens, and its number in the file.
 
-        One of a session is of the calls that are added to `trees`, in their order. Raises OverflowError for a
-        hash beyond 64 bits.
+        A row of a session needs the same call in `trees`, in the same order. Raises OverflowError for a hash
+        beyond 64 bits; the columns are of no use then.
         """
         for column, value in zip(self._columns, (at_ns, *lens, number, session), strict=True):
             column.append(value)

@@ -160,7 +160,10 @@ def _load_profiles(options: Options) -> list[Profile]:
 
 
 def check_command(options: Options) -> None:
-    """Raise UsageError for errors that do not depend on this machine; warn of flags without effect."""
+    """Raise UsageError for options that are wrong, contradict each other or need an extra that is missing.
+
+    Flags without effect are warned of.
+    """
     parse_metadata(options.metadata)
     if options.layout is not None:
         from loadgen.report import result_block  # few runs name one

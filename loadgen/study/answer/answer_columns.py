@@ -224,7 +224,7 @@ def _read_score(task: str, candidate: Candidate, baseline: Candidate) -> Value |
 
 
 def format_value(column: AnswerColumn, value: Value | str) -> str:
-    """Write a value as 298.1 ±1.2, its words if it has some, "–" for one that is not known."""
+    """Write a value as 298.1 ±1.2, or its words if it has some; "–" for the text why it is unknown."""
     if isinstance(value, str):
         return "–"
     if value.words:

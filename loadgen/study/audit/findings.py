@@ -473,7 +473,7 @@ class RunFindings(msgspec.Struct, frozen=True):
 
     @property
     def roofline(self) -> float | None:
-        """The share of the roofline that decoding reached, over 1 if beyond; None if unknown."""
+        """The share of the roofline that decoding, else prefill, reached, also over 1; None if unknown."""
         if self.ceiling is None:
             return None
         step = bound.compare_decode(self.ceiling, self.reported.figures, self.reported.load)

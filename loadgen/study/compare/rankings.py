@@ -64,7 +64,7 @@ class Model(msgspec.Struct, frozen=True):
 
 
 def make_ranking_table(comparison: ComparedLoad) -> Table:
-    """Make a table of one load's rows by their headline figure, the fastest first; unlike rows are marked."""
+    """Make a table of one load's rows with its headline figure, the fastest first; unlike ones are marked."""
     key = comparison.headline
     ranked = [line for line in comparison.lines if key in line.summaries]
     ranked.sort(

@@ -130,10 +130,10 @@ def group_sides(new: Sequence[Reported], base: Sequence[Reported], name: str = "
 
 
 def pair_repeats(runs: Iterable[Reported], base: str, new: Sequence[str]) -> list[GateSides]:
-    """Pair the runs of a campaign's arms by repeat, as far as every repeat is whole; [] before the first.
+    """Pair the runs of a campaign's arms by repeat while repeats are whole: a GateSides a new arm and load.
 
     A repeat is whole if the arms `base` and `new` have a run of it under every profile; those after one that
-    is not are left out.
+    is not are left out; [] without a whole one.
     """
     by_cell = {(cell.arm, cell.profile, cell.repeat): run for run in runs if (cell := run.cell) is not None}
     profiles = list(dict.fromkeys(profile for _, profile, _ in by_cell))

@@ -409,16 +409,16 @@ class QualityRun:
         """Score the text by both, then answers until there are enough; raises MeasureError, UsageError."""
         with ExitStack() as stack:
             if self.candidate.greedy is None:
-                self._compare_scores(stack)
+                self._collect_scores(stack)
             else:
-                self._compare_answers(stack)
+                self._collect_answers(stack)
 
     def _open_scores(self, header: ReferenceHeader, stack: ExitStack) -> ReferenceContents:
         if self.scores_path is None:
             return ReferenceContents(header)
         return stack.enter_context(closing(ReferenceFile(self.scores_path, header)))
 
-    def _compare_answers(self, stack: ExitStack) -> None:
+    def _collect_answers(self, stack: ExitStack) -> None:
         held_to = self.kept
         scores = self._open_scores(make_header(self.candidate, self.plan), stack)
         if held_to is None:
@@ -429,7 +429,7 @@ class QualityRun:
         prompts = [answer.prompt for answer in held_to.greedy]
         answer_prompts(self.candidate, self.plan, prompts, scores, self.show)
 
-    def _compare_scores(self, stack: ExitStack) -> None:
+    def _collect_scores(self, stack: ExitStack) -> None:
         held_to = self.kept
         if held_to is None:
             assert self.reference is not None

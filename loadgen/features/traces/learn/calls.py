@@ -249,7 +249,7 @@ def read_sampling(fields: Mapping[str, Any]) -> dict[str, float]:
 
 
 def write_messages(value: Any) -> str | None:
-    """Write the messages of a chat as one text, each after the one before it; None if there are none.
+    """Write the messages of a chat, or of a request's body, one after another as a text; None without any.
 
     So the text of a conversation goes on with that of its earlier turns. Whatever is no text is JSON.
     """

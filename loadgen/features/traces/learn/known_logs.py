@@ -183,7 +183,7 @@ class _LineClock:
 def _read_call(
     name: str, rest: str, at_ns: int, details: dict[str, tuple[str | None, list[int] | None]]
 ) -> Call | SkippedRow:
-    """Read the line of a request that came, with the prompt of the line before it where that has it."""
+    """Read the line of a request, with its own prompt or that taken out of `details`; SkippedRow without."""
     text, ids = details.pop(name, (None, None))
     literal, is_whole = "", rest.startswith("prompt: ")
     if is_whole:

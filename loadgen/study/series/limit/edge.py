@@ -113,9 +113,10 @@ class _Runs(msgspec.Struct, frozen=True):
         return _Runs(*columns, self.is_s_shaped)
 
     def find_log_shares(self, line: Float64, allowed: float, floor: float = 0.0) -> Float64:
-        """Return the logarithm of the fitted shares where the line is so far above the edge, capped.
+        """Return the log of each run's fitted share where its line is so far above the edge.
 
-        `floor` is the share that is beyond the limit at any load.
+        It is at most 0, or the run's own share where that is far above; `floor` is the share that is beyond
+        the limit at any load.
         """
         left = (allowed - floor) / (1 - floor)
         if self.is_s_shaped:
