@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import socket
-import struct
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,8 +16,7 @@ Address = tuple[str | int, ...]  # sockaddr
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _USUAL_RANGE = (32768, 60999)
 _RESERVED = Path("/proc/sys/net/ipv4/ip_local_reserved_ports")
-_TABLES = {socket.AF_INET: Path("/proc/net/tcp"), socket.AF_INET6: Path("/proc/net/tcp6")}
-_LISTENS, _TIME_WAIT = "0A", "06"
+_ANYWHERE = ("0.0.0.0", "::")  # nosec B104 # addresses at which a program listens on all
 _WIDEST = 65535 - 1024 + 1
 _MOST_LOOPBACK = 254
 _SPARE = 64  # ports of an address: others connect as well
@@ -126,34 +123,19 @@ def plan_sources(
 def list_used_ports(family: int, source: str, server: Address) -> Iterable[int]:
     """List the local ports of an address that cannot connect to a server now: in use or closing.
 
-    As /proc/net/tcp has them; none where it cannot be read. From 127.* those in TIME_WAIT are left out, since
+    None where the kernel does not show its connections. From 127.* those in TIME_WAIT are left out, since
     Linux by default reuses them after a second (the setting tcp_tw_reuse is not read); from ::1 they are not.
     """
-    replaced = _TIME_WAIT if source.startswith("127.") else ""
-    packed = _pack_address(family, source)
-    anywhere = "0" * len(packed)
-    peer = f"{_pack_address(family, str(server[0]))}:{int(server[1]):04X}"
-    try:
-        with _TABLES[socket.AddressFamily(family)].open("r", encoding="ascii") as lines:
-            next(lines, "")
-            for line in lines:
-                _, local, remote, state, *_ = line.split(maxsplit=4)
-                host, _, port = local.partition(":")
-                if state == replaced:
-                    continue
-                if (host == packed and remote == peer) or (state == _LISTENS and host in (packed, anywhere)):
-                    yield int(port, 16)
-    except (OSError, KeyError):
-        return
+    import psutil  # few runs have so many connections that they look
 
-
-def _pack_address(family: int, address: str) -> str:
-    """Format an address as /proc/net/tcp does: hex words of 32 bits in this machine's byte order."""
-    data = socket.inet_pton(family, address.partition("%")[0])
-    return "".join(
-        f"{int.from_bytes(struct.pack('4B', *data[at : at + 4]), sys.byteorder):08X}"
-        for at in range(0, len(data), 4)
-    )
+    replaced = psutil.CONN_TIME_WAIT if source.startswith("127.") else ""
+    own, peer = source.partition("%")[0], (str(server[0]).partition("%")[0], server[1])
+    with suppress(OSError, psutil.Error):
+        for each in psutil.net_connections("tcp4" if family == socket.AF_INET else "tcp6"):
+            is_listening = each.status == psutil.CONN_LISTEN and each.laddr.ip in (own, *_ANYWHERE)
+            is_connected = each.raddr == peer and each.laddr.ip == own and each.status != replaced
+            if is_listening or is_connected:
+                yield each.laddr.port
 
 
 def _explain_shortage(

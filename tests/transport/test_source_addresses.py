@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterable
 from pathlib import Path
 
+import psutil
 import pytest
 from msgspec.structs import replace
 
@@ -101,8 +102,9 @@ def test_an_address_that_cannot_be_ours_is_refused(family: int, address: str, wo
 
 
 def test_the_kernels_tables_give_the_ports_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = tmp_path / "tcp"
-    monkeypatch.setattr(source_addresses, "_TABLES", {socket.AF_INET: table})
+    table = tmp_path / "net" / "tcp"
+    table.parent.mkdir()
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
     rows = [
         "0100007F:9C40 0100007F:1F90 01 0",  # connected to the server
         "0100007F:9C41 0100007F:1F90 06 0",  # TIME_WAIT, of which loopback has no need to wait
@@ -113,10 +115,11 @@ def test_the_kernels_tables_give_the_ports_in_use(tmp_path: Path, monkeypatch: p
         "0300007F:9C45 00000000:0000 0A 0",  # listens at another
     ]
     table.write_text(
-        "  sl  local_address\n" + "".join(f"   {i}: {row}\n" for i, row in enumerate(rows)), "ascii"
+        "  sl  local_address\n" + "".join(f"   {i}: {row} 0 0 0 0 {i}\n" for i, row in enumerate(rows)),
+        "ascii",
     )
-    assert [*list_used_ports(socket.AF_INET, "127.0.0.1", ("127.0.0.1", 8080))] == [0x9C40, 0x9C44]
-    assert [*list_used_ports(socket.AF_INET, "10.0.0.1", ("10.0.0.2", 8080))] == [0x9C46, 0x9C44]
+    assert {*list_used_ports(socket.AF_INET, "127.0.0.1", ("127.0.0.1", 8080))} == {0x9C40, 0x9C44}
+    assert {*list_used_ports(socket.AF_INET, "10.0.0.1", ("10.0.0.2", 8080))} == {0x9C46, 0x9C44}
     table.unlink()
     assert [*list_used_ports(socket.AF_INET, "127.0.0.1", ("127.0.0.1", 8080))] == []
     assert [*list_used_ports(socket.AF_INET6, "::1", ("::1", 8080))] == []
