@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import random
 import socket
 import struct
 from collections.abc import Sequence
@@ -293,10 +292,3 @@ def test_the_kernel_takes_every_program(family: Family, servers: int, ranges: Se
             if error.errno in (errno.ENOPROTOOPT, errno.EPERM):
                 pytest.skip(f"no filters here: {error.strerror}")
             raise
-
-
-def test_a_search_among_many_ports_is_short() -> None:
-    ports = random.Random(1).sample(range(1, 65000, 2), MOST_RANGES)
-    code = build_program(V4, SERVERS[V4], US[V4], [range(port, port + 1) for port in sorted(ports)])
-    assert len(code) // 8 <= 6 * MOST_RANGES + 60
-    assert all(passed(code, packet(SERVERS[V4][0], (US[V4], port), b"data")) for port in ports)

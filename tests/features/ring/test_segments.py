@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from builders.loops import loop_over
 from builders.required import require
-from fakes.packet_filters import SYN, packet
+from fakes.packet_filters import packet
 from fakes.virtual_ring import frame, frames
 from loadgen.base.arrays import Int64
 from loadgen.features.ring.packet_filter import HEADERS
@@ -26,7 +26,6 @@ from loadgen.features.ring.segments import (
     are_in_order,
     count_held_back,
     find_pieces,
-    join_rows,
     measure_payload,
     order_segments,
 )
@@ -260,14 +259,6 @@ def test_payload_is_what_headers_leave(
     assert sizes_of(total, words, seen, v6) == sizes
 
 
-def test_payload_is_that_of_packets() -> None:
-    texts = [b"", b"a", b"data: x\n\n", b"x" * 1448]
-    log = SegmentLog()
-    log.open(PORT)
-    add(log, frames([frame(segment(PORT, 7, text), 36, 1) for text in texts]))
-    assert measure_payload(log.take(PORT), V4).tolist() == [len(text) for text in texts]
-
-
 # The log.
 
 
@@ -286,55 +277,6 @@ def add(log: SegmentLog, some: Frames, seen_ns: int = 5) -> None:
 
 def seqs(rows: Rows) -> list[int]:
     return [int(seq) for seq in rows["seq"]]
-
-
-def test_a_log_keeps_what_a_segment_says() -> None:
-    log = SegmentLog()
-    log.open(PORT)
-    wall_ns = 1_700_000_000_123_456_789
-    add(log, frames([frame(segment(PORT, WRAP - 2, b"abc", SYN | 0x10), 40, wall_ns)]), seen_ns=1 << 40)
-    (row,) = log.take(PORT)
-    assert (row["port"], row["seq"], row["length"], row["ip_length"]) == (PORT, WRAP - 2, 55, 55)
-    assert int(row["seconds"]) * 10**9 + int(row["nanoseconds"]) == wall_ns
-    assert row["tcp_words"] >> 4 == 8
-    assert row["seen_ns"] == 1 << 40
-
-
-def test_each_port_gets_its_own_in_their_order_and_once() -> None:
-    log = SegmentLog()
-    for port in (1, 2, 65535):
-        log.open(port)
-    add(log, taken((1, 10), (2, 20), (1, 11)))
-    add(log, taken((65535, 30), (1, 12), (2, 21)))
-    assert seqs(log.read_tail(2)) == [12, 21]
-    assert [seqs(log.take(port)) for port in (1, 2, 65535)] == [[10, 11, 12], [20, 21], [30]]
-    assert [seqs(log.take(port)) for port in (1, 2, 65535)] == [[], [], []]
-
-
-def test_segments_of_two_takes_can_be_put_back() -> None:
-    log = SegmentLog()
-    log.open(PORT)
-    add(log, taken((PORT, 1)), seen_ns=7)
-    rows = log.take(PORT)
-    add(log, taken((PORT, 2), (PORT, 3)), seen_ns=8)
-    rows = join_rows(rows, log.take(PORT))
-    assert (seqs(rows), rows["seen_ns"].tolist()) == ([1, 2, 3], [7, 8, 8])
-    log.put_back(PORT, rows[rows["seq"] > 1])
-    add(log, taken((PORT, 4)), seen_ns=9)
-    rows = log.take(PORT)
-    assert (seqs(rows), rows["seen_ns"].tolist()) == ([2, 3, 4], [8, 8, 9])
-
-
-@pytest.mark.parametrize("sorted_before", [False, True])
-def test_a_port_that_is_opened_again_has_nothing_of_before(sorted_before: bool) -> None:
-    log = SegmentLog()
-    log.open(PORT)
-    add(log, taken((PORT, 1), (PORT, 2)))
-    if sorted_before:
-        add(log, taken(*[(7, i) for i in range(TAIL)]))
-    log.open(PORT)
-    add(log, taken((PORT, 3)))
-    assert seqs(log.take(PORT)) == [3]
 
 
 @pytest.mark.parametrize("at_once", [1, 1000, TAIL - 1, TAIL])

@@ -92,15 +92,6 @@ def flat(ranges: Sequence[range]) -> set[int]:
     return {port for some in ranges for port in some}
 
 
-@pytest.mark.parametrize("count", [1, 16, 999, 1000])
-def test_ports_follow_one_another_as_far_as_they_are_free(count: int) -> None:
-    machine = Machine()
-    ports = machine.ports(count)
-    assert len(machine.admitted) <= 2  # two where they go on at the lowest
-    assert len(flat(machine.admitted)) == len(machine.occupied) == machine.files == count
-    assert flat(machine.admitted) == ports.ports <= {*range(LOW, HIGH + 1)}
-
-
 def test_ports_of_others_are_left_out_and_not_admitted() -> None:
     others = set(range(LOW, HIGH + 1, 10))
     machine = Machine({(LOCAL, port) for port in others})
@@ -109,22 +100,6 @@ def test_ports_of_others_are_left_out_and_not_admitted() -> None:
     assert machine.files == 900
     assert not ports.reserve(1)
     assert machine.files == 900
-
-
-def test_a_socket_is_bound_to_the_port_that_is_named_with_it() -> None:
-    machine = Machine()
-    ports = machine.ports(20)
-    for _ in range(20):
-        sock, port = take(ports)
-        assert sock.address == (LOCAL, port)
-        assert port in flat(machine.admitted)
-
-
-def test_an_ipv6_port_is_bound_within_its_scope() -> None:
-    machine = Machine(local=("fe80::1%eth0", 0, 0, 2))
-    ports = machine.ports(1, family=sockets.AF_INET6)
-    sock, port = take(ports)
-    assert sock.address == ("fe80::1%eth0", port, 0, 2)
 
 
 @pytest.mark.parametrize("most_files", [0, 9, 63])
@@ -158,24 +133,6 @@ def test_loopback_too_scattered_has_an_address_of_its_own(monkeypatch: pytest.Mo
     assert {address for address, _ in machine.occupied} == {"127.0.0.1", ports.local[0]}
 
 
-def test_loopback_in_part_occupied_stays_where_it_is() -> None:
-    machine = Machine({("127.0.0.1", LOW + i) for i in range(0, 1000, 2)}, local=("127.0.0.1", 0))
-    ports = machine.ports(400)
-    assert ports.local[0] == "127.0.0.1"
-    assert not ports.reserve(200)  # and so it does once it has connections
-    assert ports.local[0] == "127.0.0.1"
-
-
-def test_another_address_too_scattered_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_ports, "read_local_ports", lambda: (LOW, LOW + 3999))
-    machine = Machine({(LOCAL, LOW + i) for i in range(0, 4000, 2)})
-    ports = machine.ports()
-    assert not ports.reserve(MOST_RANGES + 50)
-    assert machine.files == 0
-    assert ports.reserve(MOST_RANGES)
-    assert len(machine.admitted) <= MOST_RANGES
-
-
 def test_a_filter_that_the_kernel_refuses_costs_the_new_ports_alone() -> None:
     machine = Machine({(LOCAL, LOW + i) for i in range(0, 1000, 2)}, most_ranges=100)
     ports = machine.ports()
@@ -184,19 +141,6 @@ def test_a_filter_that_the_kernel_refuses_costs_the_new_ports_alone() -> None:
     assert ports.reserve(100)
     assert [ports.take() is not None for _ in range(101)] == [True] * 100 + [False]
     assert machine.files == len(ports.ports) == 100
-
-
-def test_ports_are_held_while_the_kernel_refuses_a_filter_without_them() -> None:
-    machine = Machine(most_ranges=2)
-    ports = machine.ports(900)
-    under_way = [take(ports) for _ in range(900)]
-    for sock, port in under_way[::2]:
-        ports.end_connection(sock, port)
-    assert flat(machine.admitted) == ports.ports == {port for _, port in machine.occupied}
-    for sock, port in under_way[1::2]:
-        ports.end_connection(sock, port)
-    ports._release()
-    assert (machine.admitted, machine.occupied) == ([], set())
 
 
 # What ends.
@@ -210,23 +154,6 @@ def ended(ports: SourcePorts, count: int) -> list[int]:
         ports.end_connection(sock, port)
         gone.append(port)
     return gone
-
-
-def test_the_filter_lets_go_of_ports_before_their_sockets_do() -> None:
-    machine = Machine()
-    ports = machine.ports(300)
-    machine.done.clear()
-    gone = ended(ports, 255)
-    assert machine.done == [("shutdown", port) for port in gone]
-    assert {(LOCAL, port) for port in gone} <= machine.occupied  # held
-    machine.done.clear()
-    gone += ended(ports, 1)
-    what, admitted = machine.done[1]
-    assert what == "admit"
-    assert admitted.isdisjoint(gone)
-    assert len(admitted) == 300 - 256
-    assert sorted(machine.done[2:]) == [("close", port) for port in sorted(gone)]
-    assert machine.files == 300 - 256
 
 
 def test_ports_are_added_once_all_are_used_and_used_again() -> None:
@@ -296,19 +223,6 @@ def test_the_ranges_that_are_left_are_as_many_as_was_reckoned(
     left = len(list(source_ports._split_into_ranges(sorted({*under_way} - gone))))
     if left <= most:
         assert flat(machine.admitted) == {*under_way} - gone
-
-
-def test_at_the_end_every_socket_is_closed_once() -> None:
-    machine = Machine()
-    ports = machine.ports(10)
-    ended(ports, 3)
-    sock, port = take(ports)
-    machine.done.clear()
-    ports.close()
-    assert len([port for what, port in machine.done if what == "close"]) == 9
-    ports.end_connection(sock, port)
-    assert machine.done[-1] == ("close", port)
-    assert (machine.files, machine.occupied) == (0, set())
 
 
 # The machine's own ports.
