@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.base.arrays import Int64
+from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import MS_NS, SECOND_NS, US_NS
 from loadgen.records.record import MOST_COUNT, NO_CAUSE, PATH, REORDERING, RETRANSMISSION
 from loadgen.transport.capture import Capture
@@ -155,12 +155,13 @@ class PathDelays(msgspec.Struct, eq=False):
             found = _find_first_sent(sent, times.read_clock("least"), ends, order)
         else:
             order, found = each, _find_first_sent(sent, sent, capture.read_ends(), each)
+        ticks, sooner, cause = found
         of_reads = times.read_counts("of_reads") if times.of_reads else each
-        passed_ns = (found.ticks * tick_ns).astype(np.int64) + quickest_ns + clock.began_ns + since * tick_ns
+        passed_ns = (ticks * tick_ns).astype(np.int64) + quickest_ns + clock.began_ns + since * tick_ns
         return ReadDelays(
             arrival_ns - passed_ns[of_reads],
-            found.cause[of_reads],
-            (found.sooner * tick_ns).astype(np.int64)[of_reads],
+            cause[of_reads],
+            (sooner * tick_ns).astype(np.int64)[of_reads],
             np.maximum.accumulate(order)[of_reads],
         )
 
@@ -176,16 +177,10 @@ def _find_tick_ns(ticks: int, passed_ns: int) -> int:
     return 0
 
 
-class _Sending(msgspec.Struct, frozen=True):
-    """When the last byte of each piece was first sent, how much sooner its first, and what held it up."""
-
-    ticks: NDArray[np.float64]
-    sooner: NDArray[np.float64]
-    cause: NDArray[np.int8]
-
-
-def _find_first_sent(sent: Int64, least: Int64, ends: Int64, order: Int64) -> _Sending:
-    """Find when each piece was first sent, and what held it up if anything did.
+def _find_first_sent(
+    sent: Int64, least: Int64, ends: Int64, order: Int64
+) -> tuple[Float64, Float64, NDArray[np.int8]]:
+    """Find when each piece's last byte was first sent, how much sooner its first, and what held it up.
 
     `sent` is the clock (ticks) of the copy that came first, `least` the earliest of all its copies; `ends`
     are bytes, `order` is in which order pieces came. A piece that waited for one before it was held up by
@@ -206,4 +201,4 @@ def _find_first_sent(sent: Int64, least: Int64, ends: Int64, order: Int64) -> _S
     waited_for = np.maximum.accumulate(
         np.where(order == np.maximum.accumulate(order), np.arange(len(order)), 0)
     )
-    return _Sending(ticks, sooner, cause[waited_for])
+    return ticks, sooner, cause[waited_for]

@@ -132,10 +132,11 @@ def list_used_ports(family: int, source: str, server: Address) -> Iterable[int]:
     own, peer = source.partition("%")[0], (str(server[0]).partition("%")[0], server[1])
     with suppress(OSError, psutil.Error):
         for each in psutil.net_connections("tcp4" if family == socket.AF_INET else "tcp6"):
-            is_listening = each.status == psutil.CONN_LISTEN and each.laddr.ip in (own, *_ANYWHERE)
-            is_connected = each.raddr == peer and each.laddr.ip == own and each.status != replaced
+            ip, port = each.laddr or ("", 0)
+            is_listening = each.status == psutil.CONN_LISTEN and ip in (own, *_ANYWHERE)
+            is_connected = each.raddr == peer and ip == own and each.status != replaced
             if is_listening or is_connected:
-                yield each.laddr.port
+                yield port
 
 
 def _explain_shortage(

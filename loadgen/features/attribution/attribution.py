@@ -378,13 +378,32 @@ def attribute(facts: Facts, records: Records) -> Attribution:
 
 
 def _divide_mean(ttft: PartRows, window: ServerWindow | None) -> PartRows | None:
-    """Divide the mean of all TTFT by the server's means; None where it has none of these requests."""
-    if window is None or not len(ttft):
+    """Divide the unknown of the mean TTFT by the server's mean queue, prefill and HTTP.
+
+    None where its histograms are not of about as many requests as there are first tokens, or have more than
+    is unknown: they are then of others' requests too.
+    """
+    if window is None or not (tokens := len(ttft)):
         return None
-    mean_parts = np.array([[total // len(ttft)] for total in sum_rows(ttft.parts)])
-    if (parts := divide_mean(mean_parts, len(ttft), window)) is None:
+    parts = np.array([[total // tokens] for total in sum_rows(ttft.parts)])
+    unknown = parts[ROWS["unknown"]].copy()
+    known = {
+        name: round(each.mean_ms * MS_NS)
+        for name in ("queue", "prefill", "ttft")
+        if (each := getattr(window, name)) is not None and abs(each.count - tokens) <= _ALIKE * tokens
+    }
+    first_token_ns, engine_ns = known.pop("ttft", 0), sum(known.values())
+    if not known or max(engine_ns, first_token_ns) > (1 + _ALIKE) * unknown[0]:
         return None
-    none, excess_ns = np.zeros(1, np.int64), sum_exactly(ttft.excess_ns) // len(ttft)
+    division = Division(unknown)
+    for key, part_ns in known.items():
+        division.take(key, np.array([part_ns]))
+    if len(known) == len(("queue", "prefill")):
+        division.take("http", np.array([first_token_ns - engine_ns]))
+    division.take("unknown", division.left_ns)
+    parts += division.parts
+    parts[ROWS["unknown"]] -= unknown
+    none, excess_ns = np.zeros(1, np.int64), sum_exactly(ttft.excess_ns) // tokens
     return PartRows(none, none, parts.sum(axis=0), none + excess_ns, parts)
 
 
@@ -469,32 +488,6 @@ def divide_waits(records: Records, tokens: FirstTokens) -> Int64:
     around_ns = np.where(clocked & on_path, server_ns - first_token_ns, 0)
     take("http", np.where(divided & on_path, division.left_ns, inside_ns.clip(0) + around_ns.clip(0)))
     take("unknown", division.left_ns)
-    return parts
-
-
-def divide_mean(mean_parts: Int64, tokens: int, window: ServerWindow) -> Int64 | None:
-    """Divide the unknown of a mean wait, int64[len(PARTS), 1], by the server's mean queue, prefill and HTTP.
-
-    None where its histograms are not of about as many requests as there are first `tokens`, or have more than
-    is unknown: they are then of others' requests too.
-    """
-    unknown = mean_parts[ROWS["unknown"]].copy()
-    known = {
-        name: round(each.mean_ms * MS_NS)
-        for name in ("queue", "prefill", "ttft")
-        if (each := getattr(window, name)) is not None and abs(each.count - tokens) <= _ALIKE * tokens
-    }
-    first_token_ns, engine_ns = known.pop("ttft", 0), sum(known.values())
-    if not known or max(engine_ns, first_token_ns) > (1 + _ALIKE) * unknown[0]:
-        return None
-    division = Division(unknown)
-    for key, part_ns in known.items():
-        division.take(key, np.array([part_ns]))
-    if len(known) == len(("queue", "prefill")):
-        division.take("http", np.array([first_token_ns - engine_ns]))
-    division.take("unknown", division.left_ns)
-    parts: Int64 = mean_parts + division.parts
-    parts[ROWS["unknown"]] -= unknown
     return parts
 
 
