@@ -22,7 +22,6 @@ from loadgen.facts.calibration import HELD_PERCENT, Error
 from loadgen.figures.peaks import peak_concurrency
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
-from loadgen.plan.planned_requests import PromptRequests
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.records.record import Records
@@ -31,7 +30,6 @@ from loadgen.run.firing import Outcome, TransportOptions, Watch
 from loadgen.run.measurement import measure
 from loadgen.server.exchange import ServerAddress
 from loadgen.transport.capture import Health
-from loadgen.wire.openai import DIALECTS
 from loadgen_servers.process.embedded import NULL, Embedded, EngineFailed
 
 TTFT_MS = 50.0
@@ -228,18 +226,6 @@ class SelftestLoad(msgspec.Struct, frozen=True):
         return f"{format_count(self.streams, 'stream')} × {pace}{each}"
 
 
-class _Digits(PromptRequests):
-    """Prompts of digits as text, for APIs that take nothing else; the null server ignores them."""
-
-    format = "text"
-
-    def __init__(self, input_lens: Int64, output_lens: Int64) -> None:
-        self.input_lens, self.output_lens = input_lens, output_lens
-
-    def prompt(self, i: int) -> str:
-        return f"{i} " * int(self.input_lens[i])
-
-
 def plan_load(load: SelftestLoad, requests: int, tokens: int) -> Plan:
     """Make a plan of `requests` requests, each with an answer of `tokens` tokens, at a load's concurrency."""
     workload = profile.build(
@@ -250,11 +236,8 @@ def plan_load(load: SelftestLoad, requests: int, tokens: int) -> Plan:
             "input_len": load.input_tokens,
             "output_len": tokens,
             "request_timeout": _PATIENCE_S,
+            **({"backend": "openai-chat", "prompt_format": "words"} if load.chat else {}),
         }
     )
     engine = engines.find_by_owner("loadgen-null") or engines.UNKNOWN
-    made, chat = plan.make(workload, ModelTarget(engine, "null"), Seed.draw()), DIALECTS["chat"]
-    if not load.chat:
-        return made
-    digits = _Digits(made.requests.input_lens, made.requests.output_lens)
-    return replace(made, dialect=chat, path=chat.path, requests=digits)
+    return plan.make(workload, ModelTarget(engine, "null"), Seed.draw())
