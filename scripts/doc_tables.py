@@ -202,7 +202,7 @@ def _fields(titles: tuple[str, str], fields: Callable[[], Iterable[tuple[str, st
 
 
 def _usual_kl() -> str:
-    rows = ((usual.bits, usual.name, f"{usual.low:g} to {usual.high:g}") for usual in USUAL_KL)
+    rows = ((bits, name, f"{low:g} to {high:g}") for bits, name, low, high in USUAL_KL)
     return _grid(("about", "llama.cpp's", "KL, nats a token"), rows)
 
 

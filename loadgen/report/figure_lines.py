@@ -47,15 +47,13 @@ def describe_objective(evidence: ObjectiveEvidence) -> str:
     bound = "" if evidence.bound is None else f" ({sign} {_format_value(evidence.bound)} at 99 %)"
     value = f"{_format_value(evidence.value)} {objective.unit}{bound}" if evidence.samples else "no samples"
     beyond = f"{evidence.over} of {evidence.samples} {'below' if objective.is_floor else 'above'}"
-    return f"{objective}: {evidence.standing}, {value}, {beyond}{_describe_worth(evidence)}"
-
-
-def _describe_worth(evidence: ObjectiveEvidence) -> str:
-    """Describe why an objective has no bound although it has enough samples; "" where it has, or has not."""
-    needed = find_least_passing(0, evidence.objective.tail)
+    line, needed = (
+        f"{objective}: {evidence.standing}, {value}, {beyond}",
+        find_least_passing(0, objective.tail),
+    )
     if evidence.independent is None or evidence.bound is not None or evidence.samples < needed:
-        return ""
-    return f"; {_describe_dependence(evidence.independent)}, a bound needs {needed}"
+        return line
+    return f"{line}; {_describe_dependence(evidence.independent)}, a bound needs {needed}"
 
 
 def _describe_dependence(independent: int) -> str:

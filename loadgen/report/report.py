@@ -164,12 +164,7 @@ SECTIONS = (
     Section("block", _render_block, wrapped=False, room=Room.ALWAYS),
     Section("measured", session_figures.describe_counted_part, _HAS_SESSIONS, room=Room.ALWAYS),
     Section("verdict", _explain_verdict, room=Room.ALWAYS, marks=_mark_verdict),
-    Section(
-        "failures",
-        run_lines.describe_failures,
-        room=Room.ALWAYS,
-        page="Notes",
-    ),
+    Section("failures", run_lines.describe_failures, room=Room.ALWAYS, page="Notes"),
     Section(
         "cancelled",
         shape_figures.describe_cancelled,
@@ -230,13 +225,7 @@ SECTIONS = (
         table=shape_figures.make_stage_table,
         most_rows=40,
     ),
-    Section(
-        "sessions",
-        session_figures.describe_sessions,
-        _HAS_SESSIONS,
-        room=Room.ALWAYS,
-        page="Sessions",
-    ),
+    Section("sessions", session_figures.describe_sessions, _HAS_SESSIONS, room=Room.ALWAYS, page="Sessions"),
     Section(
         "turns",
         is_there=_HAS_SESSIONS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
@@ -202,16 +202,12 @@ def list_arrays(run: Result) -> dict[str, NDArray[Any]]:
     for some in list_rows(run):
         for name, column in others.items():
             column += [row[name] for row in some]
-    return {
-        name: numbers[name] if name in numbers else _make_column(others[name], kind)
-        for name, kind in columns.items()
-    }
-
-
-def _make_column(values: Sequence[Any], kind: str) -> NDArray[Any]:
-    if kind == "int64":
-        return np.array([UNKNOWN if value is None else value for value in values], np.int64)
-    return np.array(values, bool if kind == "bool" else object)
+    for name, values in others.items():
+        if columns[name] == "int64":
+            numbers[name] = np.array([UNKNOWN if value is None else value for value in values], np.int64)
+        else:
+            numbers[name] = np.array(values, bool if columns[name] == "bool" else object)
+    return {name: numbers[name] for name in columns}
 
 
 def make_frame(run: Result) -> pandas.DataFrame:

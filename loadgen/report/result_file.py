@@ -112,9 +112,17 @@ def _make_ours(
     """
     parts: dict[str, Callable[[], Any]] = {"metrics": lambda: metrics, **derived}
     if detailed:
-        parts["per_request"] = lambda: _list_successes(records, facts)
+        ids = list_request_ids(facts, records.index)
+        stored = ids if any(ids) else None
+        parts["per_request"] = lambda: {"success": records.ok.tolist(), "request_ids": stored}
     broken: list[Broken] = []
-    checked = {name: partial(_check_part, make) for name, make in parts.items()}
+
+    def check(make: Callable[[], Any]) -> Any:
+        part = make_strict(make())
+        json.dumps(part, allow_nan=False)  # raises TypeError or ValueError of what is no JSON
+        return part
+
+    checked = {name: partial(check, make) for name, make in parts.items()}
     made = {**dict.fromkeys(parts), **make_each(checked, broken)}
     failed = {"failed_parts": {item.name: item.why for item in broken}} if broken else {}
     # A fact is read again as what it was: NaN, a number to pydantic, as its name.
@@ -125,19 +133,6 @@ def _make_ours(
         **made,
         **failed,
     }
-
-
-def _check_part(make: Callable[[], Any]) -> Any:
-    """Return make() as strict JSON values; raises TypeError or ValueError if that is impossible."""
-    part = make_strict(make())
-    json.dumps(part, allow_nan=False)
-    return part
-
-
-def _list_successes(records: Records, facts: Facts) -> dict[str, Any]:
-    """Return, in plan order, whether each request succeeded, and x-request-ids, None if none is stored."""
-    ids = list_request_ids(facts, records.index)
-    return {"success": records.ok.tolist(), "request_ids": ids if any(ids) else None}
 
 
 def write_result(path: Path, result: Mapping[str, Any], append: bool = False) -> None:

@@ -294,7 +294,8 @@ def describe_failures(result: Result, options: ReportOptions) -> Iterator[str]:
     most, longest = (_MOST_KINDS, _MOST_DETAIL) if options.short else (len(kinds), sys.maxsize)
     for kind, tally in kinds[:most]:
         yield cut_end(_describe_failure(kind, tally), longest)
-        yield from _describe_advice(tally.detail)
+        if advice := refusals.suggest_fix(tally.detail):  # of a field of the request
+            yield f"the request is refused: {advice}"
     if rest := kinds[most:]:
         count = sum(tally.count for _, tally in rest)
         yield f"failed: {count} more, of {format_count(len(rest), 'other kind')}"
@@ -306,12 +307,6 @@ def describe_failures(result: Result, options: ReportOptions) -> Iterator[str]:
 def _describe_failure(kind: str, tally: FailureTally) -> str:
     outcome = "not finished" if kind in CUT_OFF else "failed"
     return f"{outcome}: {tally.count} × {kind}" + (f", the first: {tally.detail}" if tally.detail else "")
-
-
-def _describe_advice(detail: str) -> Iterator[str]:
-    """Yield what to do about a failure by which a server refuses a field of the request, if it names one."""
-    if advice := refusals.suggest_fix(detail):
-        yield f"the request is refused: {advice}"
 
 
 def describe_missing(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -338,14 +333,11 @@ def describe_load(result: Result, options: ReportOptions) -> Iterator[str]:
     line = f"concurrency: {metrics.mean_concurrency:.2f} on average"
     if facts.held_concurrency is not None or facts.profile.stepped:
         sent = f"; turnaround {metrics.queue_time.mean_ms:.2f} ms mean" if metrics.queue_time.n else ""
-        yield f"{line} of {_name_limit(facts)}{sent}"
+        most = "at most " if facts.profile.stepped else ""
+        yield f"{line} of {most}{facts.max_concurrency}{sent}"
     else:
         late = describe_lateness(result.records)
         yield f"{line}; send delay {late} (due → sent)" if late else line
-
-
-def _name_limit(facts: Facts) -> str:
-    return f"at most {facts.max_concurrency}" if facts.profile.stepped else f"{facts.max_concurrency}"
 
 
 def describe_rates(result: Result, options: ReportOptions) -> Iterator[str]:

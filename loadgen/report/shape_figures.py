@@ -10,7 +10,6 @@ import numpy as np
 
 from loadgen.base.arrays import Int64, sum_exactly
 from loadgen.base.clock import SECOND_NS
-from loadgen.base.structs import replace
 from loadgen.base.tables import Table
 from loadgen.base.text import list_first
 from loadgen.facts.run_facts import Facts
@@ -19,7 +18,7 @@ from loadgen.figures.per_request import PerRequest
 from loadgen.plan import random_prompts
 from loadgen.plan.arrival import make_process
 from loadgen.plan.plan import draw_cancellations
-from loadgen.plan.planned_requests import Cancellations, ConcurrencySteps, make_cancellations
+from loadgen.plan.planned_requests import ConcurrencySteps, make_cancellations
 from loadgen.plan.request_sources import RandomStream, make_arrival_rng
 from loadgen.records.record import Records
 from loadgen.report.run_directory import Result
@@ -99,12 +98,8 @@ class StageFigures(msgspec.Struct, frozen=True):
     p99_e2el_ms: float
 
 
-class StageWindow(msgspec.Struct, frozen=True):
-    """A stage, or a quarter of a ramp, as a time window [begin, end) in nanoseconds after the start."""
-
-    name: str  # as `rate 2`, or `rate 2 to 5.5`
-    begin_ns: int
-    end_ns: int
+# A stage, or a quarter of a ramp: its name, as `rate 2 to 5.5`, its begin and end in ns after the start.
+StageWindow = tuple[str, int, int]
 
 
 def divide_by_stage(run: Result) -> list[StageFigures]:
@@ -129,9 +124,9 @@ def divide_by_stage(run: Result) -> list[StageFigures]:
             next_ns = begin_ns + (int(following[0]) if len(following) else _NEVER_NS)
         until_ns = find_sending_end_ns(records, next_ns) - begin_ns
         windows = [
-            replace(window, end_ns=min(window.end_ns, until_ns))
-            for window in windows
-            if window.begin_ns < until_ns
+            (name, begin_ns, min(end_ns, until_ns))
+            for name, begin_ns, end_ns in windows
+            if begin_ns < until_ns
         ]
     each, sent = PerRequest.from_records(records, run.ask), records.sent
     flown_ns = np.sort(records.sent_ns[sent]) - begin_ns, np.sort(records.end_ns[sent]) - begin_ns
@@ -140,7 +135,7 @@ def divide_by_stage(run: Result) -> list[StageFigures]:
 
 def list_unreached(facts: Facts, rows: Sequence[StageFigures]) -> list[str]:
     """List the names of stages that a partial run did not reach, [] of others; `rows` are the reached."""
-    return [window.name for window in _plan_stages(facts)[0][len(rows) :]] if facts.partial else []
+    return [name for name, *_ in _plan_stages(facts)[0][len(rows) :]] if facts.partial else []
 
 
 def _plan_stages(facts: Facts) -> tuple[list[StageWindow], Int64 | None]:
@@ -165,11 +160,11 @@ def _list_schedule_stages(schedule: LoadSchedule) -> Iterator[StageWindow]:
         parts = 1 if stage.constant else _PARTS
         edges_s = np.linspace(0.0, stage.span_s, parts + 1).tolist()
         for from_s, to_s in pairwise(edges_s):
-            begin_ns, end_ns = _round_ns(begin_s + from_s), _round_ns(begin_s + to_s)
+            begin_ns, end_ns = (round((begin_s + at_s) * SECOND_NS) for at_s in (from_s, to_s))
             levels = [stage.compute_level(from_s), stage.compute_level(to_s)]
             if limits is not None:  # whole numbers, of which the last one ends with the part
                 levels = [limits.limit(begin_ns), limits.limit(end_ns - 1)]
-            yield StageWindow(_name_stage(kind, levels), begin_ns, end_ns)
+            yield _name_stage(kind, levels), begin_ns, end_ns
         begin_s += stage.span_s
 
 
@@ -182,18 +177,13 @@ def _list_ramp_stages(ramp: RampEnds, count: int, offsets_ns: Int64) -> Iterator
     ends_ns = [*offsets_ns[edges[1:-1]].tolist(), int(offsets_ns[-1]) + last_gap_ns]
     begin_ns = 0
     for (first, last), end_ns in zip(pairwise(edges), ends_ns, strict=True):
-        name = _name_stage("rate", [float(rates_per_s[first]), float(rates_per_s[last - 1])])
-        yield StageWindow(name, begin_ns, end_ns)
+        yield _name_stage("rate", rates_per_s[[first, last - 1]].tolist()), begin_ns, end_ns
         begin_ns = end_ns
 
 
 def _name_stage(kind: str, levels: Sequence[float]) -> str:
     shown = (f"{level:.0f}" if level >= 100 else f"{level:.3g}" for level in levels)
     return f"{kind} " + " to ".join(dict.fromkeys(shown))
-
-
-def _round_ns(time_s: float) -> int:
-    return round(time_s * SECOND_NS)
 
 
 def find_sending_end_ns(records: Records, next_due_ns: int | None) -> int:
@@ -218,7 +208,7 @@ def _measure_stage(
 
     All times are in ns after the start.
     """
-    begin_ns, end_ns = window.begin_ns, window.end_ns
+    name, begin_ns, end_ns = window
     part = (due_ns >= begin_ns) & (due_ns < end_ns)
     starts_ns, ends_ns = flown_ns
     first, last = np.searchsorted(starts_ns, [begin_ns, end_ns])
@@ -228,7 +218,7 @@ def _measure_stage(
     span_ns = max(end_ns - begin_ns, 1)
     under_way_ns = sum_exactly(ends_ns.clip(begin_ns, end_ns)) - sum_exactly(starts_ns.clip(begin_ns, end_ns))
     return StageFigures(
-        name=window.name,
+        name=name,
         begin_s=begin_ns / SECOND_NS,
         end_s=end_ns / SECOND_NS,
         requests=int(part.sum()),
@@ -322,8 +312,14 @@ def describe_classes(result: Result, options: ReportOptions) -> Iterator[str]:
 def describe_cancelled(result: Result, options: ReportOptions) -> Iterator[str]:
     """Yield lines on the requests cancelled as planned, and the server's count; nothing if none are."""
     facts, records = result.facts, result.records
-    cancellations = _find_cancellations(facts, records)
-    if cancellations is None:
+    count, point = int(records.index.max(initial=-1)) + 1, facts.profile.cancel_point
+    if point is not None:
+        rate = parse_cancel_rate(facts.profile.cancel_rate)
+        cancellations = draw_cancellations(rate, point, _make_stream(facts), count)
+    elif facts.cancels:  # the trace's
+        own = {at: CancelPoint(after_ns, tokens) for at, after_ns, tokens in facts.cancels if at < count}
+        cancellations = make_cancellations(own, count)
+    else:
         return
     planned = int(np.count_nonzero(cancellations.chosen[records.index] & records.sent))
     cancelled = result.whole.cancelled
@@ -351,14 +347,3 @@ def describe_cancelled(result: Result, options: ReportOptions) -> Iterator[str]:
         yield f"the server counts {aborted} aborted requests, {cancelled} were cancelled"
     elif not count_finished_after_cancel(facts.window, result.whole):
         yield f"the server counts no abort, and finished none of the {cancelled} cancelled requests"
-
-
-def _find_cancellations(facts: Facts, records: Records) -> Cancellations | None:
-    """Find which requests were to be cancelled: the trace's, or those drawn again; None if none were."""
-    count, point = int(records.index.max(initial=-1)) + 1, facts.profile.cancel_point
-    if point is not None:
-        return draw_cancellations(
-            parse_cancel_rate(facts.profile.cancel_rate), point, _make_stream(facts), count
-        )
-    own = {index: CancelPoint(after_ns, tokens) for index, after_ns, tokens in facts.cancels if index < count}
-    return make_cancellations(own, count) if facts.cancels else None

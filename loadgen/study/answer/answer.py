@@ -140,9 +140,12 @@ DOMINATED = "†"
 
 def make_passage(answer: CheckpointAnswer) -> Passage:
     """Make the passage of the answer: recommendations, the table and its notes."""
+    # All recommendations that say the same are one, after their contests, or after nothing if that is all.
+    same = group_by(answer.recommendations, lambda each: (each.words, *each.remarks))
+    titles = [f"{', '.join(each.contest for each in of)}:" if len(same) > 1 else "" for of in same.values()]
     leads = tuple(
         ("", f"{title} {sentence}".strip())
-        for title, sentences in list_recommendations(answer)
+        for title, sentences in zip(titles, same, strict=True)
         for sentence in sentences
     )
     table, notes = make_answer_table(answer), tuple(list_notes(answer))
@@ -198,7 +201,7 @@ def encode_answer(answer: CheckpointAnswer) -> dict[str, Any]:
             {
                 **{key: value for key, value in asdict(each).items() if key != "remarks"},
                 "choice": each.choice.value,
-                "changes": each.list_lines()[1:],
+                "changes": each.remarks,
             }
             for each in answer.recommendations
         ],
@@ -206,14 +209,6 @@ def encode_answer(answer: CheckpointAnswer) -> dict[str, Any]:
     }
     clean: dict[str, Any] = make_strict(made)
     return clean
-
-
-def list_recommendations(answer: CheckpointAnswer) -> list[tuple[str, list[str]]]:
-    """List what is recommended after its contests; all that say the same are one, after "" if that is all."""
-    same = group_by(answer.recommendations, lambda each: (each.words, each.remarks))
-    titles = [", ".join(each.contest for each in of) for of in same.values()]
-    lines = [of[0].list_lines() for of in same.values()]
-    return [(f"{title}:" if len(same) > 1 else "", own) for title, own in zip(titles, lines, strict=True)]
 
 
 def make_answer_table(answer: CheckpointAnswer) -> Table:

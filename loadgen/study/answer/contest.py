@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import msgspec
@@ -25,7 +25,6 @@ from loadgen.study.compare.model import (
     Factor,
     Split,
 )
-from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.quality.quality_record import MeanInterval, Quality
 from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import Reported
@@ -150,8 +149,13 @@ def make_limit_contest(table: ComparedLimits, ask: ComparisonOptions) -> Contest
             half = (ends[1] - ends[0]) / 2 if len(ends) == 2 else math.nan
             speeds[row.name] = Mean(row.limit.value, half, row.found)
         if any(search.runs for search in row.searches):
-            passing = _list_passing(row.searches)
-            runs = passing or tuple(run for search in row.searches for run in search.runs)
+            passing = []  # the run of each search at the highest load that passes, or up to the limit
+            for search in row.searches:
+                serving = search.record.list_serving()
+                if serving and search.directory is not None:
+                    place = str(search.directory / serving[-1].directory)
+                    passing += [run for run in search.runs if run.source == place]
+            runs = tuple(passing or (run for search in row.searches for run in search.runs))
             limit = speeds[row.name].mean if row.name in speeds else None
             concurrency = limit if table.axis == "concurrency" else _average_concurrency(runs)
             no_load = "" if passing else "no load was shown to meet the objectives"
@@ -174,17 +178,6 @@ def make_limit_contest(table: ComparedLimits, ask: ComparisonOptions) -> Contest
             for name, own in searches.items()
         },
     )
-
-
-def _list_passing(searches: Sequence[StoredLimit]) -> tuple[Reported, ...]:
-    """List the run of each search of a row at the highest load that passes, or up to the limit."""
-    runs: list[Reported] = []
-    for search in searches:
-        serving = search.record.list_serving()
-        if serving and search.directory is not None:
-            place = str(search.directory / serving[-1].directory)
-            runs += [run for run in search.runs if run.source == place]
-    return tuple(runs)
 
 
 def _average_concurrency(runs: Sequence[Reported]) -> float | None:
@@ -238,7 +231,7 @@ class Candidate(msgspec.Struct, frozen=True):
     """
 
     name: str
-    runs: tuple[Reported, ...]  # that are not INVALID; of searches see `_list_passing`, else all
+    runs: tuple[Reported, ...]  # not INVALID; of searches those at the highest load that passes, else all
     concurrency: float | None = None  # requests in flight in them; None: unknown
     price_per_hour: float | None = None
     scores: Mapping[str, Value] = {}
@@ -307,19 +300,18 @@ def list_candidates(
         if name not in known:
             raise UsageError(f"--lm-eval {name}: no such checkpoint; there are {', '.join(sorted(known))}")
     served = {each.quality.reference for each in made if each.quality is not None}
+
+    def is_reference(each: Candidate) -> bool:
+        if each.reference:
+            measured = each.quality is not None and each.quality.kl is not None
+            return each.reference in (each.arm, each.checkpoint) and not measured
+        return each.quality is None and any(facts.server.model in served for facts in each.facts)
+
     return [
         replace(
             each,
             scores=scores.get(each.name, scores.get(each.checkpoint, {})),
-            is_reference=_is_reference(each, served),
+            is_reference=is_reference(each),
         )
         for each in made
     ]
-
-
-def _is_reference(candidate: Candidate, served: Collection[str]) -> bool:
-    """Whether qualities are measured against a candidate, by the campaign, else by the models in `served`."""
-    if candidate.reference:
-        measured = candidate.quality is not None and candidate.quality.kl is not None
-        return candidate.reference in (candidate.arm, candidate.checkpoint) and not measured
-    return candidate.quality is None and any(facts.server.model in served for facts in candidate.facts)

@@ -277,10 +277,6 @@ class Recommendation(msgspec.Struct, frozen=True):
     remarks: tuple[str, ...] = ()  # what else would be taken, and with what; what to know of it
     judged: Mapping[str, tuple[Judged, ...]] = {}  # by candidate
 
-    def list_lines(self) -> list[str]:
-        """List the recommendation and its remarks, with the flags that change it."""
-        return [self.words, *self.remarks]
-
     @property
     def open(self) -> list[str]:
         """The names of the candidates that no constraint excludes."""
@@ -315,7 +311,11 @@ def recommend(contest: Contest, candidates: Sequence[Candidate], asked: AnswerRe
     if advice is Advice.TAKE:
         if asked.max_kl is None:
             remarks += _list_cautions(next(each for each in ranked if each.name == taken))
-        remarks += _list_means(contest, taken, chosen.open)
+        sign = 1 if contest.higher_is_faster else -1
+        leader = max(chosen.open, key=lambda name: (sign * contest.speeds[name].mean, name == taken))
+        if leader != taken and contest.compare(taken, leader).call is Decision.FASTER:
+            means = "by the mean of all runs, some without a partner"
+            remarks.append(f"{leader} leads {means}; in pairs {taken} is faster")
     for each in (each for each in ranked if each.name in chosen.names):
         failed, sent = (math.fsum(run.failures[part] for run in each.runs) for part in (0, 1))
         if failed:
@@ -475,11 +475,3 @@ def _list_cautions(taken: Candidate) -> Iterator[str]:
     elif not taken.is_reference:
         usual = describe_usual_kl(kl.mean)
         yield f"its KL is {kl.mean:.3g} ({kl.low:.3g} to {kl.high:.3g}), {usual}: no --max-kl was given"
-
-
-def _list_means(contest: Contest, taken: str, names: Sequence[str]) -> Iterator[str]:
-    """Yield that another one leads by the mean of all runs, as the table shows it, though not in pairs."""
-    sign, speeds = 1 if contest.higher_is_faster else -1, contest.speeds
-    leader = max(names, key=lambda name: (sign * speeds[name].mean, name == taken))
-    if leader != taken and contest.compare(taken, leader).call is Decision.FASTER:
-        yield f"{leader} leads by the mean of all runs, some without a partner; in pairs {taken} is faster"

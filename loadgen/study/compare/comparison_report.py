@@ -208,7 +208,12 @@ def make_load_passages(comparisons: Sequence[ComparedLoad]) -> list[Passage]:
 
 def make_passage(comparison: ComparedLoad, number: int) -> Passage:
     """Make the passage of one load's comparison: a verdict a row, the table, and remarks on both."""
-    title, shared = describe_load(comparison.load), _find_shared_reasons(comparison)
+    title, reasons = describe_load(comparison.load), dict[str, list[str]]()
+    for line in comparison.lines:
+        effect = line.effects.get(comparison.headline)
+        if effect is not None and effect.call is Decision.NONE and effect.why:
+            reasons.setdefault(effect.why, []).append(line.name)
+    shared = {why: names for why, names in reasons.items() if len(names) > 1}  # why rows have no verdict
     marks = [(mark, line.name) for line in comparison.lines for mark in line.marks if mark != line.broken]
     marks += [(f"answers: {line.answers}", line.name) for line in comparison.lines if line.answers]
     turns = make_turn_table(comparison)
@@ -225,18 +230,6 @@ def make_passage(comparison: ComparedLoad, number: int) -> Passage:
         ),
         more=() if turns is None else (Passage(TURNS_TITLE, table=turns),),
     )
-
-
-def _find_shared_reasons(comparison: ComparedLoad) -> dict[str, list[str]]:
-    """Find why rows have no verdict in the headline figure, for reasons of several rows, with their names."""
-    effects = [(line.name, line.effects.get(comparison.headline)) for line in comparison.lines]
-    reasons = [
-        (effect.why, name)
-        for name, effect in effects
-        if effect is not None and effect.call is Decision.NONE and effect.why
-    ]
-    named = {why: [name for _, name in of] for why, of in group_by(reasons, lambda pair: pair[0]).items()}
-    return {why: names for why, names in named.items() if len(names) > 1}
 
 
 def _name_rows(about: Sequence[tuple[str, str]], comparison: ComparedLoad) -> Iterator[str]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 
 import msgspec
 
-from loadgen.base.passages import Panel, Passage, render_markdown_passage
+from loadgen.base.passages import Passage, render_markdown_passage
 from loadgen.base.tables import escape_markdown, format_number, make_table
 from loadgen.base.text import list_first
 from loadgen.study import sweep_record
 from loadgen.study.compare import comparison_report, rankings
-from loadgen.study.compare.comparison_report import SweptLoads, describe_load
+from loadgen.study.compare.comparison_report import describe_load
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad
 from loadgen.study.compare_command import make_limit_passage, make_missing_passage
@@ -87,7 +87,15 @@ def compose_document(
     )
     swept = comparison_report.arrange_loads(comparisons)
     named = {id(run): line.shown_name for each in comparisons for line in each.lines for run in line.runs}
-    pictures = _plot_all_loads(reported, named, swept)
+
+    def row(run: Reported) -> str:
+        return named.get(id(run), run.name)
+
+    of_load = tuple(load_charts.plot_loads(reported, row))
+    if not of_load:  # a point for each setting
+        tabled_runs = [run for point in swept.points for run in point.line.runs]
+        of_load = tuple(load_charts.plot_settings(tabled_runs, row))
+    pictures = (*of_load, *plot_ladders(reported, row))
     tabled = load_charts.make_load_section(swept, pictures)
     shown = [
         comparison
@@ -122,24 +130,6 @@ def compose_document(
         accounts=accounts,
         levels=tuple((level, levels[level]) for level in LEVELS if levels[level]),
     )
-
-
-def _plot_all_loads(
-    reported: Sequence[Reported], named: Mapping[int, str], swept: SweptLoads
-) -> tuple[Panel, ...]:
-    """Return the panels over load, a curve per row, else over settings, a point each; then over input length.
-
-    `named` gives a row's name by a run's identity; without one the run's own name counts.
-    """
-
-    def row(run: Reported) -> str:
-        return named.get(id(run), run.name)
-
-    of_load = tuple(load_charts.plot_loads(reported, row))
-    if not of_load:
-        tabled = [run for point in swept.points for run in point.line.runs]
-        of_load = tuple(load_charts.plot_settings(tabled, row))
-    return (*of_load, *plot_ladders(reported, row))
 
 
 def _select_drawn(reported: Sequence[Reported]) -> set[int]:

@@ -63,15 +63,15 @@ def render_page(document: Document) -> str:
 
 def encode_panel(panel: Panel) -> str:
     """Encode a panel's axes, curves and spans as JSON for charts.js: values in five digits, null for NaN."""
-    drawn = msgspec.to_builtins(replace(panel, bars=(), numbers=None), enc_hook=_round_values)
+
+    def round_values(values: Any) -> Any:
+        if np.ndim(values) == 0:
+            return float(values)
+        short = (None if value != value else float(f"{value:.{_DIGITS}g}") for value in values.tolist())
+        return [int(value) if value is not None and value.is_integer() else value for value in short]
+
+    drawn = msgspec.to_builtins(replace(panel, bars=(), numbers=None), enc_hook=round_values)
     return json.dumps({**drawn, "pens": list_pens(panel)}, separators=(",", ":"), ensure_ascii=False)
-
-
-def _round_values(values: Any) -> Any:
-    if np.ndim(values) == 0:
-        return float(values)
-    short = (None if value != value else float(f"{value:.{_DIGITS}g}") for value in values.tolist())
-    return [int(value) if value is not None and value.is_integer() else value for value in short]
 
 
 def _read_files(names: tuple[str, ...]) -> str:

@@ -17,7 +17,7 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 from matplotlib.transforms import Bbox
 
-from loadgen.base.passages import Bar, Curve, CurveStyle, Panel
+from loadgen.base.passages import Curve, CurveStyle, Panel
 from loadgen.base.tables import cut_middle
 from loadgen.study.pages.colours import LIGHT, Pen, list_pens
 
@@ -50,7 +50,12 @@ def render_picture(panels: Sequence[Panel], form: str, heading: str = "") -> byt
     """
     columns = min(_IN_A_ROW, len(panels))
     rows = -(-len(panels) // columns)
-    tall = max(_measure_height(panel) for panel in panels)
+    heights = []
+    for panel in panels:
+        names = _list_names(panel)
+        legend = -(-len(names) // _count_columns(names)) * _LEGEND
+        heights.append(_BARS_HEAD + _BAR * len(panel.bars) if panel.bars else _HEIGHT + legend)
+    tall = max(heights)
     size = columns * _WIDTH / 72, (rows * tall + (_HEADING if heading else 0)) / 72
     with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # they are drawn as boxes
@@ -71,12 +76,6 @@ def render_picture(panels: Sequence[Panel], form: str, heading: str = "") -> byt
         file = io.BytesIO()
         figure.savefig(file, format=form, dpi=144, metadata=_METADATA[form])
     return file.getvalue()
-
-
-def _measure_height(panel: Panel) -> int:
-    names = _list_names(panel)
-    legend = -(-len(names) // _count_columns(names)) * _LEGEND
-    return _BARS_HEAD + _BAR * len(panel.bars) if panel.bars else _HEIGHT + legend
 
 
 def _list_names(panel: Panel) -> list[str]:
@@ -190,12 +189,8 @@ def _draw_bars(axes: Axes, panel: Panel) -> None:
         axes.barh(row, bar.value, 0.34, color=LIGHT["s1" if row == 0 or not panel.bars[0].name else "s6"])
         axes.text(0, row - 0.25, cut_middle(bar.name, _NAME - len(bar.text)), va="bottom")
         axes.text(panel.reach, row - 0.25, bar.text, va="bottom", ha="right", color=LIGHT["faint"])
-        _draw_interval(axes, row, bar)
-
-
-def _draw_interval(axes: Axes, row: int, bar: Bar) -> None:
-    if bar.low == bar.low and bar.high == bar.high:
-        for colour, width in (("paper", 4.0), ("text", 1.4)):  # seen on the bar and next to it
-            axes.hlines(row, max(bar.low, 0.0), bar.high, LIGHT[colour], linewidth=width)
-    if bar.best == bar.best:
-        axes.vlines(bar.best, row - 0.25, row + 0.25, LIGHT["failed"], (0, (2, 1)), linewidth=_LINE)
+        if bar.low == bar.low and bar.high == bar.high:
+            for colour, width in (("paper", 4.0), ("text", 1.4)):  # seen on the bar and next to it
+                axes.hlines(row, max(bar.low, 0.0), bar.high, LIGHT[colour], linewidth=width)
+        if bar.best == bar.best:
+            axes.vlines(bar.best, row - 0.25, row + 0.25, LIGHT["failed"], (0, (2, 1)), linewidth=_LINE)

@@ -151,7 +151,12 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool, divide: bool) -> It
     if divide:
         waits = tuple(run_charts.plot_waits(run)) if has_tail(run.facts) else ()
         yield replace(_make_section(attribution_section.TITLE, run), key="attribution", panels=waits)
-    yield _make_charts(run, draw)
+    if draw:
+        panels, rare = tuple(run_charts.plot_run(run)), tuple(run_charts.list_rarely_sampled(run))
+        yield Passage("Distributions and time" if panels else "", "drawn", panels=panels, remarks=rare)
+    else:
+        why = "Not plotted on a page with this many runs: report this run alone."
+        yield Passage("", remarks=(why,))
     for title in dict.fromkeys(section.page for section in report.SECTIONS if section.page not in _PLACED):
         yield _make_section(title, run)
     again, notes = shlex.join(["loadgen", *run.facts.command[1:]]), []
@@ -174,19 +179,6 @@ def _make_section(title: str, run: Result) -> Passage:
     """Make the passage of the report's sections that stand under a title of the page."""
     lines = (line.removeprefix(f"{title.lower()}: ") for line in report.list_page_lines(title, run))
     return Passage(title, lines=tuple(lines), table=report.find_page_table(title, run))
-
-
-def _make_charts(run: Result, draw: bool) -> Passage:
-    """Make the section of charts, with remarks on what was sampled too rarely; untitled without charts.
-
-    Without `draw` it only has the remark that the run is not plotted.
-    """
-    if not draw:
-        why = "Not plotted on a page with this many runs: report this run alone."
-        return Passage("", remarks=(why,))
-    panels, rare = tuple(run_charts.plot_run(run)), tuple(run_charts.list_rarely_sampled(run))
-    title = "Distributions and time" if panels else ""
-    return Passage(title, "drawn", panels=panels, remarks=rare)
 
 
 def _add_percentiles(run: Result) -> Metrics:

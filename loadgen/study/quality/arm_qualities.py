@@ -74,7 +74,7 @@ def read_arm_quality(campaign: Path, checkpoint: str, server: str) -> Quality | 
 
 
 def _explain_nothing(reason: str) -> Quality:
-    return Quality(reference="", candidate="", why={figure.key: reason for figure in FIGURES})
+    return Quality(reference="", candidate="", why=dict.fromkeys(FIGURES, reason))
 
 
 def find_run_quality(run: Path, cell: Cell | None) -> Quality | None:

@@ -266,21 +266,17 @@ def _check_own_scores(answers: Sequence[SampledAnswer], own: Sequence[TokenScore
         )
         return
     floor = ClusterMean.of([estimate_nats(d) for d in off])
-    if floor.mean > _LEAST_FLOOR and abs(slope := _find_slope(pairs)) > _MOST_SLOPE:
+    if floor.mean <= _LEAST_FLOOR:
+        return
+    # The slope of scored over reported ones: these are exact, and the others' noise leaves it as it is.
+    told, mine = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    spread = float(told.var())
+    slope = float(((told - told.mean()) * (mine - told)).mean()) / spread if spread > 0 else 0.0
+    if abs(slope) > _MOST_SLOPE:
         yield (
             f"the log-probabilities of its samples are scaled by {1 / (1 + slope):.2f} (they differ from its "
             f"scores of the same tokens by {floor.mean:.3g} nats a token): {_PROCESSED}"
         )
-
-
-def _find_slope(pairs: Sequence[tuple[Float64, Float64]]) -> float:
-    """Return by how much the scored log-probabilities rise per nat of the reported ones, less 1.
-
-    The slope of regression on the reported ones, which are exact: the noise of the others leaves it as it is.
-    """
-    reported, mine = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    off, spread = reported - reported.mean(), float(reported.var())
-    return float((off * (mine - reported)).mean()) / spread if spread > 0 else 0.0
 
 
 _FEW = "an interval needs two answers: pass more --tokens"
@@ -430,9 +426,7 @@ def estimate_divergence(
         *(answer.logprobs for answer in answers),
         *(found.logprobs for found in scores if found is not None),
     )
-    if len(differences) < 2 or explain_unbelievable("", reported):
-        return None
-    if _is_impossible(differences):
+    if len(differences) < 2 or explain_unbelievable("", reported) or _is_impossible(differences):
         return None
     return _find_kl_interval(differences)
 

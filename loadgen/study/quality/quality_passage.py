@@ -23,8 +23,8 @@ from loadgen.study.quality.quality_record import (
     judge_quality,
 )
 
-_COLUMNS = [figure for figure in FIGURES if figure.title]
-_CELLS = [figure.key for figure in FIGURES if figure.key != "bits_per_byte"]  # of which there are two
+_COLUMNS = {key: (title, scale) for key, (title, scale) in FIGURES.items() if title}
+_CELLS = [key for key in FIGURES if key != "bits_per_byte"]  # of which there are two
 _LEGEND = (
     "KL divergence in nats a token, the same first choice in % of a text's tokens, or of greedy answers', "
     "perplexity × the reference's; ± half of the 95 % interval"
@@ -46,13 +46,13 @@ class RowQuality(msgspec.Struct, frozen=True):
 
 def make_quality_passage(rows: Sequence[RowQuality]) -> Passage:
     """Make the passage of rows' qualities, a column for each figure that any row has; notes say why not."""
-    shown = [each for each in _COLUMNS if any(getattr(row.quality, each.key) is not None for row in rows)]
+    shown = [key for key in _COLUMNS if any(getattr(row.quality, key) is not None for row in rows)]
     bits = list(map(_write_bits, rows))
     has_bits = any(cell != "-" for cell in bits)
-    titles = ["checkpoint", *(each.title for each in shown), *["bits/byte"] * has_bits, "verdict"]
+    titles = ["checkpoint", *(_COLUMNS[key][0] for key in shown), *["bits/byte"] * has_bits, "verdict"]
     body = []
     for row, cell in zip(rows, bits, strict=True):
-        intervals = ((getattr(row.quality, each.key), each.scale) for each in shown)
+        intervals = ((getattr(row.quality, key), _COLUMNS[key][1]) for key in shown)
         cells = ["-" if interval is None else format_spread(interval, scale) for interval, scale in intervals]
         verdict = row.verdict.verdict if row.verdict is not None else "-"
         body.append((row.name, *cells, *[cell] * has_bits, verdict))
@@ -91,9 +91,9 @@ def _list_quality_notes(row: RowQuality) -> Iterator[str]:
         count, most = quality.settings.get("answers"), quality.settings.get("answer_tokens")
         yield f"{row.name}: {count} greedy answers of {most} tokens at most, up to the first that differs"
     reasons: dict[str, list[str]] = {}
-    for each in _COLUMNS:
-        if each.key in quality.why:
-            reasons.setdefault(quality.why[each.key], []).append(each.title)
+    for key, (title, _) in _COLUMNS.items():
+        if key in quality.why:
+            reasons.setdefault(quality.why[key], []).append(title)
     if quality.of_reference:
         reasons.pop(ITSELF, None)
         yield f"{row.name}: {ITSELF}"

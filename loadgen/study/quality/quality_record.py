@@ -105,54 +105,35 @@ class Quality(BaseModel, extra="forbid", frozen=True):
     digests: dict[str, str] = {}
 
 
-class QualityFigure(msgspec.Struct, frozen=True):
-    """A figure of `Quality`, as it is named and shown."""
-
-    key: str
-    title: str = ""  # of a column; "": it has none
-    scale: float = 1.0  # by which a value is multiplied where it is shown
-
-
-FIGURES = (
-    QualityFigure("kl", "KL"),
-    QualityFigure("noise_floor"),
-    QualityFigure("agreement", "same first %", 100.0),
-    QualityFigure("same_answers", "same answers %", 100.0),
-    QualityFigure("perplexity_ratio", "perplexity"),
-    QualityFigure("bits_per_byte"),
-)
-
-
-class UsualKl(msgspec.Struct, frozen=True):
-    """The KL of a format of llama.cpp to 16 bits, in nats a token: of Llama 2 7B and of Llama 3 8B."""
-
-    bits: str
-    name: str
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.bits} (llama.cpp's {self.name}: {self.low:g} to {self.high:g})"
-
-
+# The figures of `Quality`: the title of a column ("": it has none), and what its values are multiplied by.
+FIGURES = {
+    "kl": ("KL", 1.0),
+    "noise_floor": ("", 1.0),
+    "agreement": ("same first %", 100.0),
+    "same_answers": ("same answers %", 100.0),
+    "perplexity_ratio": ("perplexity", 1.0),
+    "bits_per_byte": ("", 1.0),
+}
+# Formats of llama.cpp with their KL to 16 bits, in nats a token: of Llama 2 7B and of Llama 3 8B.
 USUAL_KL = (
-    UsualKl("8 bits", "q8_0", 0.0004, 0.0014),
-    UsualKl("6 bits", "q6_K", 0.0021, 0.0055),
-    UsualKl("4 bits", "q4_K_M", 0.013, 0.031),
-    UsualKl("2 bits", "q2_K", 0.11, 0.45),
+    ("8 bits", "q8_0", 0.0004, 0.0014),
+    ("6 bits", "q6_K", 0.0021, 0.0055),
+    ("4 bits", "q4_K_M", 0.013, 0.031),
+    ("2 bits", "q2_K", 0.11, 0.45),
 )
 
 
 def describe_usual_kl(nats: float) -> str:
     """Describe of how many bits a KL divergence is usual, or between which of them it lies."""
-    above = next((usual for usual in USUAL_KL if nats <= usual.high), None)
-    if above is None:
-        return f"more than is usual for {USUAL_KL[-1]}"
-    if nats >= above.low:
-        return f"usual for {above}"
-    if above is USUAL_KL[0]:
-        return f"less than is usual for {above}"
-    return f"between what is usual for {USUAL_KL[USUAL_KL.index(above) - 1]} and {above}"
+    words = [f"{bits} (llama.cpp's {name}: {low:g} to {high:g})" for bits, name, low, high in USUAL_KL]
+    at = next((at for at, (*_, high) in enumerate(USUAL_KL) if nats <= high), None)
+    if at is None:
+        return f"more than is usual for {words[-1]}"
+    if nats >= USUAL_KL[at][2]:
+        return f"usual for {words[at]}"
+    if at == 0:
+        return f"less than is usual for {words[0]}"
+    return f"between what is usual for {words[at - 1]} and {words[at]}"
 
 
 MARGIN = 0.01  # nats a token

@@ -110,7 +110,7 @@ def sized() -> list[Reported]:
 def test_a_recommendation(tmp_path: Path, asked: dict[str, Any], lines: list[str]) -> None:
     keep_campaign(tmp_path, QUALITIES)
     (found,) = answered(tmp_path, sized(), **asked).recommendations
-    assert found.list_lines() == lines
+    assert [found.words, *found.remarks] == lines
 
 
 def test_a_campaign_s_own_constraints_hold(tmp_path: Path) -> None:
@@ -239,12 +239,12 @@ def test_a_search_without_a_limit_leaves_it_undecided(tmp_path: Path) -> None:
     keep_campaign(tmp_path, {"fp8": made_quality(0.02, 0.002)})
     one = answered(tmp_path, [], [searched("bf16", 10, 9.5, 10.5), searched("fp8", None, 17.1, 19)])
     (recommended,) = one.recommendations
-    assert recommended.list_lines() == [
+    assert [recommended.words, *recommended.remarks] == [
         "undecided: bf16 has the highest limit found, but others have none",
         "not ranked: fp8 (limit: at least 9.51 requests/s)",
     ]
     none = answered(tmp_path, [], [searched("bf16", None, 9.5, 10.5), searched("fp8", None, 17.1, 19)])
-    assert none.recommendations[0].list_lines() == [
+    assert [none.recommendations[0].words, *none.recommendations[0].remarks] == [
         "undecided: bf16 (limit: at least 9.51 requests/s), fp8 (limit: at least 9.51 requests/s)"
     ]
 

@@ -238,12 +238,12 @@ def test_a_choice_is_true(tmp_path: Path, name: str) -> None:
         tmp_path, made.qualities, baseline=made.runs[0].name, quality={"reference": made.runs[0].name}
     )
     (found,) = answered(tmp_path, made.runs, **made.asked).recommendations
-    lines = "\n".join(found.list_lines())
+    lines = "\n".join([found.words, *found.remarks])
     assert (found.choice, found.names) == (made.choice, made.names), lines
     assert [words for words in made.said if words not in lines] == [], lines
     assert [words for words in made.unsaid if words in lines] == [], lines
     assert re.search(r",\s{2,}|, as fast|by \(|by ,|nan", lines) is None, lines
-    for line in found.list_lines():
+    for line in [found.words, *found.remarks]:
         if (way := re.match(r"with (--.*?): (.*?)(?:, [\d.]+ ×| \()", line)) is not None:
             words = shlex.split(way[1])
             typed: dict[str, Any] = {
@@ -251,7 +251,10 @@ def test_a_choice_is_true(tmp_path: Path, name: str) -> None:
             }
             typed |= {"max_kl": float(typed["max_kl"])} if "max_kl" in typed else {}
             (again,) = answered(tmp_path, made.runs, **{**made.asked, **typed}).recommendations
-            assert (again.choice, " or ".join(again.names)) == ("take", way[2]), (line, again.list_lines())
+            assert (again.choice, " or ".join(again.names)) == ("take", way[2]), (
+                line,
+                [again.words, *again.remarks],
+            )
 
 
 def reported(requests: int, lost: int = 0, **ranks: float) -> Reported:
