@@ -43,6 +43,7 @@ _SILENT = "has no assistant's turn: nothing would be generated"
 _CUT_SHORT = "give the whole conversation, turns 1, 2, 3, …"
 _Tokens = Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)] | None
 _DECODE = msgspec.json.Decoder(RowObject).decode
+_DECODE_TEXT = msgspec.json.Decoder(str).decode
 _CALLS = "tool_calls"
 
 
@@ -93,34 +94,24 @@ class TurnRow(msgspec.Struct, gc=False):
         return next((value for key in LENGTH_KEYS if (value := getattr(self, key)) is not None), None)
 
 
-class RecordedTurn(msgspec.Struct, frozen=True):
-    """One message of a recorded conversation, and which of its fields are not sent."""
-
-    role: str
-    fields: RowObject
-
-    def make_messages(self) -> list[dict[str, Any]]:
-        """Return the turn as messages of a request: one, or one for each tool result."""
-        if "tool_results" in self.fields and self.role == TOOL:
-            results: list[RowObject] = msgspec.json.decode(self.fields["tool_results"], type=list[RowObject])
-            return [{"role": TOOL, **result} for result in results]
-        return [{key: self.fields[key] for key in _MESSAGE_KEYS if key in self.fields}]
-
-
-def make_chat_fields(turns: Sequence[RecordedTurn]) -> dict[str, Any]:
+def make_chat_fields(turns: Sequence[RowObject]) -> dict[str, Any]:
     """Make a body's fields of a conversation's first turns, in order: messages and settings.
 
-    The messages are the system prompt, if there is one, and those of all turns. Other fields are those of the
-    last turn, the tools those of the latest turn that has any.
+    The messages are the system prompt, if there is one, and those of all turns: one, or one for each tool
+    result. Other fields are those of the last turn, the tools those of the latest turn that has any.
     """
-    system = turns[0].fields.get("system")
-    begin = [] if system is None or bytes(system) == b"null" else [{"role": "system", "content": system}]
-    fields: dict[str, Any] = {
-        "messages": begin + [message for turn in turns for message in turn.make_messages()],
-        **{key: value for key, value in turns[-1].fields.items() if key in _REQUEST_KEYS},
-    }
-    tools = (turn.fields.get("tools") for turn in reversed(turns))
-    latest = next((each for each in tools if each is not None and bytes(each) != b"null"), None)
+    system, messages = turns[0].get("system"), list[dict[str, Any]]()
+    if system is not None and bytes(system) != b"null":
+        messages.append({"role": "system", "content": system})
+    for turn in turns:
+        if "tool_results" in turn and _DECODE_TEXT(turn["role"]) == TOOL:
+            results: list[RowObject] = msgspec.json.decode(turn["tool_results"], type=list[RowObject])
+            messages += [{"role": TOOL, **result} for result in results]
+        else:
+            messages.append({key: turn[key] for key in _MESSAGE_KEYS if key in turn})
+    fields = {"messages": messages, **{key: turns[-1][key] for key in turns[-1] if key in _REQUEST_KEYS}}
+    tools = (turn["tools"] for turn in reversed(turns) if "tools" in turn)
+    latest = next((each for each in tools if bytes(each) != b"null"), None)
     return fields if latest is None else {**fields, "tools": latest}
 
 
@@ -158,14 +149,13 @@ class Conversations:
     def __len__(self) -> int:
         return len(self.begins) - 1
 
-    def list_before(self, conversation: int, turn: int) -> list[RecordedTurn]:
+    def list_before(self, conversation: int, turn: int) -> list[RowObject]:
         """Return a conversation's first `turn` turns: what is known when the next one is due."""
         begin = int(self.begins[conversation])
         rows = self.rows[begin : begin + turn].tolist()
         is_span = rows[-1] - rows[0] + 1 == len(rows)
         lines = self.lines.read_span(rows[0], rows[-1] + 1) if is_span else map(self.lines.__getitem__, rows)
-        held = (_DECODE(line) for line in lines)
-        return [RecordedTurn(msgspec.json.decode(fields["role"], type=str), fields) for fields in held]
+        return list(map(_DECODE, lines))
 
     def name_turn(self, conversation: int, turn: int) -> str:
         """Name a conversation's turn, from 1, as `data.jsonl row 17, conversation 'c-3'`."""
@@ -201,7 +191,7 @@ class _Checked:
             except NOT_JSON as error:
                 why = explain_json(encoded, error)
                 with suppress(*NOT_JSON):
-                    name = msgspec.json.decode(fields["conversation_id"], type=str)
+                    name = _DECODE_TEXT(fields["conversation_id"])
                     why = f"conversation {quote_value(name)}: {why}"
                 raise lines.refusal(i, why) from None
             self._add(i, row)
@@ -271,9 +261,7 @@ def _hash_system(row: TurnRow) -> int:
 
 
 def _name_conversation(lines: Lines, row: int) -> str:
-    return (
-        f"conversation {quote_value(msgspec.json.decode(_DECODE(lines[row])['conversation_id'], type=str))}"
-    )
+    return f"conversation {quote_value(_DECODE_TEXT(_DECODE(lines[row])['conversation_id']))}"
 
 
 class RecordedTurns(TurnRequests):
@@ -325,15 +313,13 @@ class RecordedTurns(TurnRequests):
         return fingerprint(self.format, (self._answers, self.output_lens), [file])
 
 
-def _lay_answers(turns: Sequence[RecordedTurn], answers: Sequence[dict[str, Any]]) -> list[RecordedTurn]:
+def _lay_answers(turns: Sequence[RowObject], answers: Sequence[dict[str, Any]]) -> list[RowObject]:
     """Return the turns with the first recorded answers replaced by these, which keep recorded tool calls."""
     live, own = iter(answers), []
     for turn in turns:
-        answer = next(live, None) if turn.role == ASSISTANT else None
-        if answer is not None:
-            fields = {**answer, **{key: turn.fields[key] for key in (_CALLS,) if key in turn.fields}}
-            turn = msgspec.structs.replace(turn, fields=fields)
-        own.append(turn)
+        answer = next(live, None) if _DECODE_TEXT(turn["role"]) == ASSISTANT else None
+        calls = {key: turn[key] for key in (_CALLS,) if key in turn}
+        own.append(turn if answer is None else {**answer, **calls})
     return own
 
 

@@ -225,13 +225,8 @@ class PlanPreview(msgspec.Struct, frozen=True):
         yield "prompts", describe_lengths(self.input, len(made), unknown) + how
         yield "answers", describe_lengths(facts.output, len(made), "as long as the model makes them")
         if facts.reuse is not None:
-            yield (
-                "prefix reuse",
-                (
-                    f"{100 * facts.reuse:.1f} % of the prompt tokens, in a cache that is empty at first and "
-                    "without a limit"
-                ),
-            )
+            of = "of the prompt tokens, in a cache that is empty at first and without a limit"
+            yield "prefix reuse", f"{100 * facts.reuse:.1f} % {of}"
         yield "arrivals", _describe_arrivals(made)
         for note in made.notes:
             yield "note", note
@@ -296,13 +291,9 @@ def _list_agents(turns: Turns) -> Iterator[tuple[str, str]]:
         return
     if turns.has_branches:
         roles = ", ".join(f"{clean_line(name)} {count:,}" for name, count in found["roles"].items())
-        yield (
-            "agents",
-            (
-                f"{roles} requests; {format_count(found['most_lanes'], 'line')} a session at most; "
-                f"{found['joins']:,} {'waits' if found['joins'] == 1 else 'wait'} for several"
-            ),
-        )
+        lines = f"{format_count(found['most_lanes'], 'line')} a session at most"
+        joins = f"{found['joins']:,} {'waits' if found['joins'] == 1 else 'wait'} for several"
+        yield "agents", f"{roles} requests; {lines}; {joins}"
     if found["tools_s"] is not None:
         yield "tools", f"{found['tools_s']:,.1f} s of the delays"
 
@@ -317,17 +308,11 @@ def _list_sessions(turns: Turns) -> Iterator[tuple[str, str]]:
     if not delays["count"]:
         yield "delays", "none: a turn is due at the end of the answer before it"
         return
-    yield (
-        "delays",
-        (
-            f"{delays['count']:,} of {turns.begins[-1]:,} turns wait, {_format_s(delays['mean_s'])} s on "
-            f"average, {_format_s(delays['most_s'])} s at most, {delays['sum_s']:,.1f} s in all"
-        ),
+    mean, most = (
+        f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" for value in (delays["mean_s"], delays["most_s"])
     )
-
-
-def _format_s(seconds: float) -> str:
-    return f"{seconds:,.0f}" if seconds >= 1000 else f"{seconds:.3g}"
+    times = f"{mean} s on average, {most} s at most, {delays['sum_s']:,.1f} s in all"
+    yield "delays", f"{delays['count']:,} of {turns.begins[-1]:,} turns wait, {times}"
 
 
 def describe_lengths(lengths: LengthFacts | None, requests: int, unknown: str) -> str:

@@ -52,10 +52,8 @@ def list_steps(
 ) -> Iterator[tuple[str, Callable[[Facts], Facts]]]:
     """Yield the steps after a run of recorded prompts: what they share, and how an earlier run answered."""
     yield "what the prompts share", partial(add_shared_texts, made=made, records=outcome.records)
-    yield (
-        "an earlier run",
-        partial(add_earlier, subject=subject, runs_dir=runs_dir, made=made, records=outcome.records),
-    )
+    add = partial(add_earlier, subject=subject, runs_dir=runs_dir, made=made, records=outcome.records)
+    yield "an earlier run", add
 
 
 def add_shared_texts(known: Facts, made: Plan, records: Records) -> Facts:

@@ -136,23 +136,6 @@ def _count_fans(turns: Turns) -> Int64:
     return fans
 
 
-class BodiesDigest:
-    """A hash of request bodies, in whatever order they are sent, without the model's name and a salt."""
-
-    def __init__(self) -> None:
-        self._sum = 0
-
-    def add(self, body: bytes) -> None:
-        """Add the hash of one body, without the model's name and a run's salt."""
-        body = _MODEL.sub(b"", _SALT.sub(b"", body, count=1), count=1)
-        hashed = hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest()
-        self._sum += int.from_bytes(hashed, "little")
-
-    def hex(self) -> str:
-        """Return the sum of the bodies' hashes, whatever their order, as hex digits; "" without a body."""
-        return join_digests((f"{self._sum:x}",))
-
-
 class TurnQueue:
     """The turns of a job's sessions: first turns in `first`, others once those they wait for are answered.
 
@@ -168,11 +151,9 @@ class TurnQueue:
         self.reconnects = 0  # turns that went over another connection than the one of their lane before them
         self.soon: set[int] = set()
         self.over: deque[tuple[OpenSession, int]] = deque()
-        self._begins: list[int] = (
-            sessions.turns.begins.tolist()
-        )  # which are found ten times as fast in a list
+        self._begins: list[int] = sessions.turns.begins.tolist()  # found ten times as fast in a list
         self._late_bodies = 0
-        self._digest = BodiesDigest()
+        self._digest = 0  # the sum of the hashes of sent bodies, whatever their order
         self._under_way: dict[int, OpenSession] = {}  # by number
         self._ended: deque[EndedTurn] = deque()  # to be judged
         self._to_build: dict[int, None] = {}  # turns whose history is known, in their order
@@ -326,14 +307,20 @@ class TurnQueue:
         elif not self._sent:
             return False
         else:
-            self._digest.add(split_body(self._sent.popleft()))
+            self._hash_sent()
         return True
 
     def bodies_digest(self) -> str:
-        """Hash what was sent and not hashed yet, and return the digest of all bodies."""
+        """Hash what was sent and not hashed yet, and return the digest of all bodies; "" without any."""
         while self._sent:
-            self._digest.add(split_body(self._sent.popleft()))
-        return self._digest.hex()
+            self._hash_sent()
+        return join_digests((f"{self._digest:x}",))
+
+    def _hash_sent(self) -> None:
+        """Add the hash of a body that was sent, without the model's name and a run's salt."""
+        body = _MODEL.sub(b"", _SALT.sub(b"", split_body(self._sent.popleft()), count=1), count=1)
+        hashed = hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest()
+        self._digest += int.from_bytes(hashed, "little")
 
     def _learn(self, session: OpenSession, index: int) -> None:
         """Note that a turn is no longer unknown to the histories of those that wait for it."""

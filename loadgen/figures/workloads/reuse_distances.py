@@ -65,14 +65,6 @@ class _Uses(msgspec.Struct, frozen=True):
     scale: float  # uses of the workload for each of these
 
 
-class _Runs(msgspec.Struct, frozen=True):
-    """Runs of uses that follow one another, whose last uses do so too; in the order of their uses."""
-
-    first: Int64  # its first use, an index of uses
-    last_use: Int64  # of the same block
-    lens: Int64
-
-
 def measure_reuse(load: LoadColumns, most_blocks: int = MOST_BLOCKS) -> ReuseFigures | None:
     """Measure what a prefix cache would reuse; None where blocks are unknown or no prompt has a token.
 
@@ -122,12 +114,26 @@ def measure_reuse(load: LoadColumns, most_blocks: int = MOST_BLOCKS) -> ReuseFig
 
 
 def _find_distances(uses: _Uses) -> Float64:
-    """Find the stack distance of each use that is not a first one, in blocks that were measured."""
-    runs = _find_runs(uses.requests, uses.before)
-    begins = np.searchsorted(uses.requests, uses.requests[runs.first])
-    deepest = _count_distances(runs, begins, np.concatenate(([0], np.cumsum(uses.before < 0))))
-    ends = np.cumsum(runs.lens)
-    distances = np.repeat(deepest + 1 + ends - runs.lens, runs.lens).astype(np.float64)
+    """Find the stack distance of each use that is not a first one, in blocks that were measured.
+
+    By runs of one prompt's successive uses whose last uses are successive uses of one earlier prompt.
+    """
+    requests, before = uses.requests, uses.before
+    reused = np.flatnonzero(before >= 0)
+    rows, origins = requests[reused], requests[before[reused]]
+    breaks = (
+        (np.diff(reused) != 1)
+        | (np.diff(before[reused]) != 1)
+        | (np.diff(rows) != 0)
+        | (np.diff(origins) != 0)
+    )
+    runs = np.concatenate(([0], np.flatnonzero(breaks) + 1))[: len(reused)]
+    lens = np.diff(runs, append=len(reused)).astype(np.int64)
+    firsts, last_uses = reused[runs], before[reused[runs]]
+    del reused, rows, origins, breaks, runs
+    begins = np.searchsorted(requests, requests[firsts])
+    deepest = _count_distances(last_uses, lens, begins, np.concatenate(([0], np.cumsum(before < 0))))
+    distances = np.repeat(deepest + 1 + np.cumsum(lens) - lens, lens).astype(np.float64)
     distances -= np.arange(len(distances))
     return distances
 
@@ -170,52 +176,31 @@ def _list_uses(load: LoadColumns, most: int) -> _Uses:
     row, depth_of = row[order], depth_of[order]
     all_ids = np.concatenate(ids)[order]
     del ids, order
-    before = _find_last_uses(all_ids)
-    del all_ids
+    before = np.full(len(all_ids), -1, np.int64)
+    order = np.argsort(all_ids, kind="stable")
+    again = np.flatnonzero(np.diff(all_ids[order]) == 0)
+    before[order[again + 1]] = order[again]
+    del all_ids, order, again
     tokens = _find_savings(load, row, depth_of + 1) - _find_savings(load, row, depth_of)
     return _Uses(before, row, tokens, scale)
 
 
-def _find_last_uses(ids: Int64) -> Int64:
-    """Return the index of the last use before each one of the same id, int64[uses]; −1 of a first use."""
-    before = np.full(len(ids), -1, np.int64)
-    order = np.argsort(ids, kind="stable")
-    again = np.flatnonzero(np.diff(ids[order]) == 0)
-    before[order[again + 1]] = order[again]
-    return before
-
-
-def _find_runs(requests: NDArray[Any], before: Int64) -> _Runs:
-    """Find runs of one prompt's successive uses whose last uses are successive uses of one earlier prompt."""
-    reused = np.flatnonzero(before >= 0)
-    rows, origins = requests[reused], requests[before[reused]]
-    breaks = (
-        (np.diff(reused) != 1)
-        | (np.diff(before[reused]) != 1)
-        | (np.diff(rows) != 0)
-        | (np.diff(origins) != 0)
-    )
-    begins = np.concatenate(([0], np.flatnonzero(breaks) + 1))[: len(reused)]
-    lens = np.diff(begins, append=len(reused)).astype(np.int64)
-    return _Runs(reused[begins], before[reused[begins]], lens)
-
-
-def _count_distances(runs: _Runs, begins: Int64, firsts: Int64) -> Int64:
+def _count_distances(last_uses: Int64, lens: Int64, begins: Int64, firsts: Int64) -> Int64:
     """Count the different blocks between each run's last use and its prompt's begin, int64[runs].
 
     `begins` is the first use of each run's prompt; `firsts`, int64[uses + 1], counts first uses up to each
     index. A use since the last one, p, is of a new block if it is a first use or its own last use is not
     after p: uses before the prompt that have a last use up to p, less p + 1, which all do.
     """
-    n = len(runs.lens)
+    n = len(lens)
     if not n:
         return np.zeros(0, np.int64)
     # Of one prompt those with later last uses first, so that none counts another of the same prompt.
-    order = np.lexsort((-runs.last_use, begins))
-    weights, keys = runs.lens[order], runs.last_use[order]
+    order = np.lexsort((-last_uses, begins))
+    weights, keys = lens[order], last_uses[order]
     repeated = np.empty(n, np.int64)
     repeated[order] = _sum_before(keys, weights)
-    counted: Int64 = firsts[begins] + repeated - runs.last_use - 1
+    counted: Int64 = firsts[begins] + repeated - last_uses - 1
     return counted
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from loadgen.features.sessions.turn_queue import BodiesDigest
+import numpy as np
+
+from fakes.scripted_server import drive, job_of, stream
+from fakes.virtual_network import VirtualServer
+from loadgen.features.sessions.turn_sending import SessionJob, TurnOrder
+from loadgen.plan.planned_requests import make_turns
 
 
 def digest(*bodies: bytes) -> str:
-    """The digest of these bodies."""
-    made = BodiesDigest()
-    for body in bodies:
-        made.add(body)
-    return made.hex()
+    """The digest of a run that sent these bodies, each in a session of its own."""
+    turns = make_turns(np.ones(len(bodies), np.int64), np.zeros(len(bodies), np.int64))
+    server = VirtualServer(lambda _: stream(1, 0.01))
+    sessions = {"sessions": SessionJob(turns, lambda _: {}), "order": TurnOrder(turns, range(len(turns)))}
+    job = job_of(server.target(), 0, 1, body=bodies.__getitem__, **sessions)
+    return drive(job, "wire", server).health.bodies_digest
 
 
 def test_a_models_name_a_salt_of_ours_and_the_order_change_no_digest() -> None:

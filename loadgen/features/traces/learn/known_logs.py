@@ -84,7 +84,7 @@ def is_vllm(lines: list[str]) -> bool:
     return any(_STAMPED.search(line) and re.search(r"\.py:\d+\]", line) for line in lines)
 
 
-def read_vllm(log: LogFile) -> Rows:
+def read_vllm(log: LogFile, *_: object) -> Rows:
     """Yield the calls of a log, and their ends where it has them; raises UsageError that names the line."""
     reader = _LineReader()
     for row, line in log.read_lines():
@@ -249,7 +249,7 @@ def is_litellm(lines: list[str]) -> bool:
     return '"startTime"' in head and '"prompt_tokens"' in head and '"completion_tokens"' in head
 
 
-def read_litellm(log: LogFile) -> Rows:
+def read_litellm(log: LogFile, *_: object) -> Rows:
     """Yield the calls of a log, one JSON object a line, or all in a list; raises UsageError with the row."""
     for row, fields in _read_objects(log):
         try:
@@ -346,7 +346,7 @@ def is_otel(lines: list[str]) -> bool:
     return any(f'"{key}"' in head for key in ("resourceSpans", "spans", "span_id"))
 
 
-def read_otel_calls(log: LogFile) -> Rows:
+def read_otel_calls(log: LogFile, *_: object) -> Rows:
     """Yield the calls of a file of spans in the order of its rows; raises UsageError that names the span."""
     lines = log.open_rows()
     if lines.drop_cut_row():

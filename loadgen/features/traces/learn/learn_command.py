@@ -205,11 +205,9 @@ def _make_head(
 
 
 def _list_passages(file: str, head: WorkloadHead, fidelity: Fidelity | None) -> list[Passage]:
+    held = f"{format_count(head.calls, 'call')} in {format_count(head.sessions, 'session')}"
     rows: list[tuple[str, str]] = [
-        (
-            "workload",
-            f"{file}: {format_count(head.calls, 'call')} in {format_count(head.sessions, 'session')}",
-        ),
+        ("workload", f"{file}: {held}"),
         ("log", head.source),
         ("prompts", f"tokens {head.prompts}"),
         ("answers", f"tokens {head.answers}"),
@@ -239,20 +237,12 @@ class LogForm(NamedTuple):
 
 FORMS = {
     "otel": LogForm(
-        "spans of OpenTelemetry (OTLP's JSON, or flat)",
-        known_logs.is_otel,
-        lambda log, columns, path: known_logs.read_otel_calls(log),
+        "spans of OpenTelemetry (OTLP's JSON, or flat)", known_logs.is_otel, known_logs.read_otel_calls
     ),
     "litellm": LogForm(
-        "LiteLLM's spend logs, or what its JSON loggers write",
-        known_logs.is_litellm,
-        lambda log, columns, path: known_logs.read_litellm(log),
+        "LiteLLM's spend logs, or what its JSON loggers write", known_logs.is_litellm, known_logs.read_litellm
     ),
-    "vllm": LogForm(
-        "vLLM's log with --enable-log-requests",
-        known_logs.is_vllm,
-        lambda log, columns, path: known_logs.read_vllm(log),
-    ),
+    "vllm": LogForm("vLLM's log with --enable-log-requests", known_logs.is_vllm, known_logs.read_vllm),
     "access": LogForm(
         "access log of nginx or Envoy, as text or JSON", log_rows.is_access, log_rows.read_access, named=True
     ),
