@@ -15,7 +15,6 @@ from builders.drop_in import TOKENIZER
 from builders.loops import loop_over
 from loadgen.engines.engines import ENGINES
 from loadgen.features.data.data_command import PlanPreview
-from loadgen.features.data.questions import spread_categories
 from loadgen.plan import plan, profile
 from loadgen.plan.request_sources import ModelTarget, Seed
 
@@ -60,20 +59,6 @@ def test_categories_are_spread_over_the_plan(
     assert made.facts.list_categories(numbers[::-1]) == [prompt[0] for prompt in reversed(prompts)]
     assert (made.facts.kind, made.facts.rows) == ("questions", len(rows))
     assert made.requests.output_lens.tolist() == [4] * len(made)
-
-
-@loop_over(
-    ("numbers", "order"),
-    [
-        ([], []),
-        ([0, 0, 0], [0, 1, 2]),
-        ([0, 0, 1, 1], [0, 2, 1, 3]),
-        ([0, 1, 1, 1], [1, 0, 2, 3]),
-        ([0] * 2 + [1] * 4, [2, 0, 3, 4, 1, 5]),
-    ],
-)
-def test_each_stretch_has_the_files_proportions(numbers: list[int], order: list[int]) -> None:
-    assert spread_categories(np.array(numbers, np.int64)).tolist() == order
 
 
 def test_over_chat_a_question_is_a_users_message(tmp_path: Path) -> None:

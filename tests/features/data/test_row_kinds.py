@@ -16,29 +16,12 @@ from loadgen.base.json_lines import OpenedFile
 from loadgen.features.data import row_kinds
 from loadgen.features.data.file_prompts import FilePrompts
 
-PROMPT = {"prompt": "a", "output_tokens": 1}
-CHAT = {"messages": [{"role": "user", "content": "a"}]}
-TURN = {"conversation_id": "c", "turn": 1, "role": "user", "content": "a"}
+MESSAGES = [{"role": "user", "content": "a"}]
 
 
-@loop_over(
-    ("row", "kind"),
-    [
-        (PROMPT, row_kinds.PROMPTS),
-        ({"prompt": "a"}, row_kinds.PROMPTS),
-        ({"prompt": "a", "category": "b", "id": 1}, row_kinds.PROMPTS),
-        ({"prompt": "a", "max_tokens": 1}, row_kinds.COMPLETIONS),
-        ({"model": "m", "prompt": [1]}, row_kinds.COMPLETIONS),
-        (CHAT, row_kinds.CHAT),
-        ({**CHAT, "tools": []}, row_kinds.CHAT),
-        ({**CHAT, "category": "a", "temperature": 0}, row_kinds.CHAT),
-        ({**CHAT, "category": "a", "source": "b"}, row_kinds.QUESTIONS),
-        ({"question_id": 81, "category": "a", "turns": ["b"], "reference": []}, row_kinds.QUESTIONS),
-        (TURN, row_kinds.CONVERSATIONS),
-    ],
-)
-def test_a_row_is_known_by_its_keys(row: dict[str, Any], kind: str) -> None:
-    assert row_kinds.find_kind(list(row)) == kind
+def test_a_body_may_have_a_category(tmp_path: Path) -> None:
+    row = {"messages": MESSAGES, "category": "a", "temperature": 0}
+    assert planned(jsonl(tmp_path, [row]), backend="openai-chat").facts.kind == row_kinds.CHAT
 
 
 def test_prompts_are_sent_in_the_files_order_with_their_lengths(tmp_path: Path) -> None:
@@ -74,9 +57,6 @@ def test_rows_are_sent_again_only_when_more_are_asked_for(
     assert "".join(plan.payload(i)["prompt"] for i in range(len(plan))) == prompts
     assert plan.requests.output_lens.tolist() == lens
     assert (plan.facts.repeated, plan.facts.rows) == (repeated, 3)
-
-
-MESSAGES = [{"role": "user", "content": "a"}]
 
 
 @pytest.mark.whole

@@ -14,7 +14,7 @@ from loadgen.engines.engines import ENGINES
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import make_waits
-from loadgen.plan.request_sources import ModelTarget, RandomStream, Seed, WordCounts
+from loadgen.plan.request_sources import ModelTarget, Seed, WordCounts
 
 SMALL = {"turns": 3, "num_sessions": 4, "input_len": 8, "output_len": 5, "max_concurrency": 2}
 ANSWER = {"role": "assistant", "content": "I know"}
@@ -156,21 +156,12 @@ def test_think_time_is_drawn_from_its_distribution() -> None:
     assert not none.delays_ns.any()
 
 
-def test_the_chat_api_is_chosen_where_none_is_named() -> None:
-    assert made().path == "/v1/chat/completions"
-
-
 def test_sessions_begin_at_a_rate() -> None:
     of = made(request_rate=2.0, burstiness=float("inf"), max_concurrency=None)
     assert len(require(of.offsets_ns)) == 4
     assert len(of) == 12
     short = made(request_rate=2.0, burstiness=float("inf"), max_concurrency=None, duration=1.2)
     assert (len(require(short.offsets_ns)), len(require(short.turns)), len(short)) == (3, 3, 9)
-
-
-def test_answers_and_messages_are_drawn_apart() -> None:
-    names = ("p", "p answers", "p systems")
-    assert len({RandomStream(1, name).key("prompt") for name in names}) == 3
 
 
 def test_a_tree_with_one_branch_has_a_conversations_digest_and_facts() -> None:

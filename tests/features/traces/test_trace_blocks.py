@@ -14,43 +14,8 @@ from builders.loops import loop_over
 from loadgen.base.block_hashes import SERVER_BLOCK
 from loadgen.features.traces.trace_blocks import BlockContent, IdTexts, find_prefix_reuse, make_block_places
 
-WORD = 2**64
-GOLDEN = 0x9E3779B97F4A7C15
 ALLOWED = np.arange(1000, 5000)
 PINNED = [4088, 2526, 3823, 3406, 4506, 2840, 4516, 3554]
-
-
-def mix(word: int) -> int:
-    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % WORD
-    word = (word ^ (word >> 27)) * 0x94D049BB133111EB % WORD
-    return word ^ (word >> 31)
-
-
-def expected(hashes: list[int], seed: int, block: int, allowed: list[int]) -> list[int]:
-    """The definition of the module, in Python's own integers."""
-    tokens = []
-    for hashed in hashes:
-        state = mix((hashed + mix((seed + GOLDEN) % WORD)) % WORD)
-        for j in range(block):
-            output = mix((state + (j + 1) * GOLDEN) % WORD)
-            tokens.append(allowed[(output >> 32) * len(allowed) >> 32])
-    return tokens
-
-
-@loop_over(
-    ("hashes", "seed", "block"),
-    [
-        ([0], 0, 16),
-        ([1, 2, 3], 42, 512),
-        ([2**63 - 1, -1, -(2**63)], 2**64 - 1, 7),
-        ([5, 5], 2**127 + 3, 64),
-        ([], 0, 16),
-    ],
-)
-def test_blocks_follow_the_definition(hashes: list[int], seed: int, block: int) -> None:
-    tokens = ALLOWED[make_block_places(np.array(hashes, np.int64), seed, block, len(ALLOWED))]
-    assert tokens.dtype == np.int64
-    assert tokens.tolist() == expected(hashes, seed, block, ALLOWED.tolist())
 
 
 def test_pinned_tokens_stay_for_ever() -> None:
@@ -90,31 +55,10 @@ def simulated(lists: Sequence[Sequence[int]], lens: Sequence[int], block: int) -
     return held, repeated
 
 
-@loop_over(
-    ("lists", "lens", "block", "held", "repeated"),
-    [
-        pytest.param([[1, 2], [1, 3]], [32, 32], 16, [0, 16], 0, id="first-block"),
-        pytest.param([[1, 2], [1, 2]], [32, 32], 16, [0, 16], 1, id="last-token-is-never-served"),
-        pytest.param([[1, 2], [1, 2]], [33, 33], 16, [0, 32], 0, id="a-token-beyond-the-hashes"),
-        pytest.param([[1, 2], [1, 2]], [40, 64], 32, [0, 32], 0, id="whole-server-blocks-of-a-cut-block"),
-        pytest.param([[1, 2], [1, 2], [1, 2]], [60, 64, 64], 32, [0, 48, 48], 1, id="the-longest-so-far"),
-        pytest.param([[1, 2], [3, 2]], [32, 32], 16, [0, 0], 0, id="the-same-hash-after-another"),
-        pytest.param([[1], [1, 2], [1, 2]], [512, 1024, 700], 512, [0, 512, 688], 0, id="growing"),
-        pytest.param([[], []], [100, 100], 16, [0, 0], 0, id="no-hashes"),
-        pytest.param([[1, 2, 3], [1, 2, 3]], [17, 16], 16, [0, 0], 0, id="hashes-that-are-not-used"),
-    ],
-)
-def test_reuse_by_hand(
-    lists: list[list[int]], lens: list[int], block: int, held: list[int], repeated: int
-) -> None:
-    assert reuse(lists, lens, block) == (held, repeated)
-    assert simulated(lists, lens, block) == (held, repeated)
-
-
 @loop_over("block", [16, 24, 64])
 @loop_over("seed", range(8))
 def test_reuse_is_that_of_a_simulated_cache(block: int, seed: int) -> None:
     rng = random.Random(seed)
     lists = [[rng.randrange(3) for _ in range(rng.randrange(6))] for _ in range(60)]
-    lens = [rng.randrange(1, block * 6) for _ in lists]
+    lens = [rng.choice([rng.randrange(1, block * 6), block * rng.randrange(1, 6)]) for _ in lists]
     assert reuse(lists, lens, block) == simulated(lists, lens, block)

@@ -169,14 +169,16 @@ def test_failed_requests_of_burstgpt_are_counted_not_sent(tmp_path: Path) -> Non
     assert (facts.rows, facts.sent) == (4, 3)
 
 
-def test_a_mooncake_file_read_as_blocks_of_16_is_refused() -> None:
-    with pytest.raises(UsageError, match="one of hash_ids for 512 tokens, and bailian one for 16"):
-        planned(MOONCAKE, trace_format="bailian")
-
-
-def test_a_bailian_file_read_as_mooncake_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="one of hash_ids for 16 tokens, and mooncake one for 512"):
-        planned(jsonl(tmp_path, BAILIAN), trace_format="mooncake")
+@loop_over(
+    ("content", "name", "why"),
+    [(MOONCAKE, "bailian", "for 512 tokens, and bailian one for 16"),
+     (BAILIAN, "mooncake", "for 16 tokens, and mooncake one for 512")],
+)  # fmt: skip
+def test_a_file_read_as_one_of_other_blocks_is_refused(
+    content: object, name: str, why: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=f"one of hash_ids {why}"):
+        planned(written(tmp_path, content), trace_format=name)
 
 
 SHEET = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"

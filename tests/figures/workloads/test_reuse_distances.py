@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from builders.required import require
 from loadgen.base.clock import SECOND_NS
-from loadgen.features.traces.trace_blocks import find_prefix_reuse
 from loadgen.figures.workloads.load_columns import LoadColumns
 from loadgen.figures.workloads.reuse_distances import ReuseFigures, measure_reuse
 
@@ -102,14 +101,6 @@ def test_shares_at_all_sizes_are_those_of_a_cache(prompts: list[list[int]], cut:
     played = [play(made, int(size // BLOCK)) for size in found.sizes.tolist()]
     np.testing.assert_allclose(found.shares, played, atol=1e-12)
     assert found.share == pytest.approx(play(made, 10_000))
-
-
-@given(prompts=prompt_lists)
-def test_without_a_limit_it_is_the_reuse_of_a_trace(prompts: list[list[int]]) -> None:
-    made = load(prompts)
-    starts = require(made.starts)
-    traced = find_prefix_reuse(require(made.blocks), starts[:-1], np.diff(starts), made.input_lens, BLOCK)
-    assert measure(made).share == pytest.approx(traced.tokens.sum() / made.input_lens.sum())
 
 
 def make_conversations(sessions: int, turns: int) -> LoadColumns:
