@@ -14,7 +14,7 @@ from loadgen.base import clock, signals
 from loadgen.facts.run_facts import Facts
 from loadgen.plan.plan import Plan
 from loadgen.records import text_tokens
-from loadgen.run.command.progress import Display, Progress, SentCounters
+from loadgen.run.command.progress import Display, Progress
 from loadgen.run.firing import Firing, Outcome, TransportOptions, Watch, begin_process
 from loadgen.run.stop_rules import StopRules
 from loadgen.transport.capture_process import reap_ended
@@ -72,7 +72,7 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing 
         planned_tokens=planned_tokens,
         waiting=watch.waiting,
     )
-    ending = Ending(firing, progress.counters)
+    ending = Ending(firing)
     try:
         with watch.interrupts.catch(ending.stop_by_signal), pause_collector(), watch.during:
             began_ns = part.start.begin_ns(clock.now_ns())
@@ -155,7 +155,6 @@ class Ending(msgspec.Struct):
     """Ends a run early on a signal, the server's end or a rule; a second signal ends the command."""
 
     run: Firing
-    counters: SentCounters
     signal: int = 0
     gone: bool = False
     stopped_by: str = ""  # the rule, in words
@@ -173,7 +172,7 @@ class Ending(msgspec.Struct):
         if self.gone or rules.fired:
             return
         self.gone = gone()
-        self.stopped_by = rules.reason(elapsed_s, self.counters)
+        self.stopped_by = rules.reason(elapsed_s, self.run.counters)
         if self.gone or self.stopped_by:
             self.run.stop()
 
