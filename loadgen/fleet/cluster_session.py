@@ -256,10 +256,7 @@ class ClusterFiring:
         self.fleet.calls.release()
 
     def _note(self, totals: Totals) -> None:
-        """Report to the stop rules how many requests failed and succeeded since the last call.
-
-        Cancelled ones do not count. If a shard's own rule fired, set it as fired and stop all shards.
-        """
+        """Report to the stop rules what ended since then, and stop all if a shard's own rule fired."""
         failed = totals.failed - self._noted.failed
         cancelled = totals.cancelled - self._noted.cancelled
         succeeded = totals.decoded - self._noted.decoded - failed - cancelled

@@ -115,10 +115,7 @@ def _make_text(asked: argparse.Namespace, words: Sequence[str], cpus: int, clock
 
 
 def _describe_job(asked: argparse.Namespace, words: Sequence[str], start_s: int) -> dict[str, str]:
-    """Return what a Job has, in YAML, whose shards all begin at `start_s`, seconds since 1970.
-
-    Raises UsageError for a name, a size of memory or a secret that Kubernetes would refuse.
-    """
+    """Return what a Job has, in YAML; raises UsageError for what Kubernetes would refuse."""
     if asked.image is None:
         raise UsageError("--k8s needs --image, a container image that has loadgen")
     if asked.claim is None:

@@ -131,10 +131,7 @@ def _name_place(run: Run | Place) -> str:
 
 
 def _check_apart(runs: Sequence[ShardRun], total: int | None) -> None:
-    """Raise UsageError if two runs are of one shard or have one request, or a run has one of another shard.
-
-    Requests beyond `total`, the plan's, are refused too. With sessions an index does not say whose it is.
-    """
+    """Raise UsageError if two runs hold one request, or a run one of another shard or beyond `total`."""
     for one, other in pairwise(runs):
         if one.shard.number == other.shard.number:
             raise UsageError(f"{one.place} and {other.place} are both {one.name}: name each shard once")

@@ -87,11 +87,7 @@ class Workers:
             ) from None
 
     def _prepare_tasks(self) -> list[WorkerTask]:
-        """Make each worker's task, before the fork; raises UsageError.
-
-        Makes the queue that a closed loop without sessions shares, and a common start unless an instant is
-        given; opens the journal's parts, and raises the open-file limit.
-        """
+        """Make each worker's task, and open what workers share, before the fork; raises UsageError."""
         plan, options, part = self.plan, self.options, self.options.part
         indices = part.share.list_indices(len(plan), plan.sessions)
         # The requests of a session stay in one worker.
@@ -215,10 +211,7 @@ class Workers:
         self.journal.finish()
 
     def _hear(self, run: WorkerRun) -> None:
-        """Read a worker's messages: pass outcomes to the rules, keep its result, journal what it could not.
-
-        The first error of a journal is printed as a warning.
-        """
+        """Read a worker's messages; the first error of a journal is printed as a warning."""
         for message in run.pipe.messages():
             if isinstance(message, EndedRequests):
                 for count, failure in message.rows:

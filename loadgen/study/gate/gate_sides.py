@@ -325,10 +325,7 @@ def _match(new: Sequence[Reported], base: Sequence[Reported]) -> list[tuple[Repo
 
 
 def _list_differences(run: Reported, base: Reported) -> list[Difference]:
-    """List the differences of two runs' states but for the power mode, which has a rule of its own.
-
-    [] of two machines, which another rule refuses.
-    """
+    """List the differences of two runs' states but for the power mode, which has a rule of its own."""
     if run.machine != base.machine:
         return []
     return [difference for difference in list_run_differences(run, base) if difference[0] != MODE]

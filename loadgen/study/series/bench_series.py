@@ -17,12 +17,14 @@ from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
 from loadgen.report.result_file import write_result
 from loadgen.report.run_directory import Result
+from loadgen.run.command import progress
 from loadgen.run.command.bench import run_once
 from loadgen.run.session import Session
+from loadgen.settings.validation import ServerSettings
 from loadgen.study import load_table, repeats
 from loadgen.study.load_table import LoadRow
 from loadgen.study.series.ladder_command import LadderClimb
-from loadgen.study.series.point_runs import GivenServer
+from loadgen.study.series.point_runs import PointServers
 from loadgen.study.speed import ladder_rows, speed_tables
 
 
@@ -42,7 +44,10 @@ def run_all(
         first = replace(seed, repeat=before * session.options.repeat)
         if workload.ladder is not None:
             ladder = LadderClimb.begin(workload, session.options)
-            climb = partial(LadderClimb.climb_on, servers=GivenServer(session), seed=first)
+            servers = PointServers(
+                session.options, ServerSettings(), ladder.directory, progress.warn, given=session
+            )
+            climb = partial(LadderClimb.climb_on, servers=servers, seed=first)
             code, runs = ladder.finish(climb), list[Result]()
         else:
             code, runs = _run_repeats(session, workload, first, results)
@@ -65,11 +70,7 @@ def run_all(
 def _run_repeats(
     session: Session, workload: Profile, first: Seed, results: list[Mapping[str, Any]]
 ) -> tuple[int, list[Result]]:
-    """Run a profile --repeat times, or until a signal, with new prompts each; return the worst code and runs.
-
-    Of several runs it prints the spreads, which it also writes next to the run directories. Raises ServerDied
-    between two runs.
-    """
+    """Run a profile --repeat times, with new prompts each, and print and write the spreads of several."""
     worst = 0
     runs: list[Result] = []
     for repeat in range(session.options.repeat):

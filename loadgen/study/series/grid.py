@@ -289,10 +289,7 @@ def parse_numbers(text: str) -> tuple[int | float, ...]:
 
 
 def _extend_numbers(first: Sequence[Fraction], end: Fraction, text: str) -> list[Fraction]:
-    """Continue numbers to before `end`, and add that: two by their ratio, more by a step they share.
-
-    Whole numbers are rounded. Raises ValueError, quoting `text`.
-    """
+    """Continue numbers to before `end`, and add that: two by their ratio, more by a step they share."""
     if len(first) < 2:
         raise ValueError(f"{quote_value(text)}: two numbers before the … show how it goes on, as in 1,2…64")
     if any(value <= 0 for value in (*first, end)):

@@ -38,7 +38,7 @@ from loadgen.run.command.options import Options, bench_parser, parse
 from loadgen.run.session import Session
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.series import point_runs
-from loadgen.study.series.point_runs import GivenServer, MeasuredPoint, PointServers, Step
+from loadgen.study.series.point_runs import MeasuredPoint, PointServers, Step
 from loadgen.study.series.series_store import refuse_flags
 from loadgen.study.speed import ladder_rows, speed_tables
 from loadgen.study.speed.ladder_rows import GENERATION, PROMPT, BatchRow, BatchTest, DepthRow, DepthTest
@@ -184,7 +184,7 @@ class Climb(ABC, Generic[Rung, Row]):
     rows: list[Row] = field(default_factory=list)  # of the rungs that were measured, or could not be
     left: deque[Rung] = field(init=False)
     seed: Seed = field(init=False)
-    servers: PointServers | GivenServer = field(init=False)
+    servers: PointServers = field(init=False)
     session: Session | None = None  # on which the last rung was measured
 
     name: ClassVar[str]  # of its directory and files
@@ -244,7 +244,7 @@ class Climb(ABC, Generic[Rung, Row]):
                 files.remove_empty(self.directory)
         return decide_exit_code(measured=self.count_measured() > 0)
 
-    def climb_on(self, servers: PointServers | GivenServer, seed: Seed) -> None:
+    def climb_on(self, servers: PointServers, seed: Seed) -> None:
         """Measure the rungs in `left` on a server; one that cannot be measured gets a row with the reason.
 
         A server that dies of a rung is started again for the next, unless another owns it: raises ServerDied

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -70,23 +70,7 @@ class Chooser(Protocol[What]):
         """Store what came of a step; one that a signal ended stays to be measured."""
 
 
-class GivenServer(msgspec.Struct, frozen=True):
-    """A server that another owns: its death ends the series."""
-
-    given: Session
-    restartable: ClassVar[bool] = False
-
-    def session(self, workload: Profile) -> Session:
-        """Return the given session, whatever the workload."""
-        return self.given
-
-    def replace_server(self, died: LoadgenError | None) -> None:
-        """Raise `died`; if None, the server only answers no more, and nothing is done."""
-        if died is not None:
-            raise died
-
-
-def run_series(chooser: Chooser[What], servers: PointServers | GivenServer) -> None:
+def run_series(chooser: Chooser[What], servers: PointServers) -> None:
     """Measure the steps of a series one by one, on a server that is kept, until its chooser has no more.
 
     The chooser stores each point, also one without a server, with the error. Raises Stopped, a
@@ -210,7 +194,10 @@ _TEXTS = ("arguments", "environment")  # settings that are not a single value
 
 @dataclass
 class PointServers:
-    """The server that points are measured on; leaving the context ends one that was started here."""
+    """The server that points are measured on; leaving the context ends one that was started here.
+
+    The death of a `given` one, which another owns, ends the series.
+    """
 
     options: Options
     asked: ServerSettings  # of a server that is started
@@ -219,6 +206,7 @@ class PointServers:
     interrupts: Interrupts = SIGNALS
     cell: Cell | None = None  # of a campaign, that is measured now
     begin: Callable[[], None] = lambda: None  # called before a server is reached or started
+    given: Session | None = None
     starts_s: list[float] = field(default_factory=list)  # how long each start took
     _stack: ExitStack = field(default_factory=ExitStack)
     _open: Session | None = None
@@ -235,14 +223,16 @@ class PointServers:
     @property
     def restartable(self) -> bool:
         """Whether a server that has ended can be started again: not one that --base-url names."""
-        return self.options.base_url is None
+        return self.given is None and self.options.base_url is None
 
     def session(self, workload: Profile) -> Session:
-        """Return the open session, else open one.
+        """Return the given or the open session, else open one.
 
         That calls `begin`, reaches or starts the server, and adds the seconds of a start to `starts_s`.
         Raises LoadgenError where there is no server.
         """
+        if self.given is not None:
+            return self.given
         if self._open is None:
             self.close()
             self.begin()
@@ -257,9 +247,14 @@ class PointServers:
         return self._open if self.cell is None else replace(self._open, cell=self.cell)
 
     def replace_server(self, died: LoadgenError | None) -> None:
-        """End a server that was started here, so that the next session starts another; else do nothing."""
+        """End a server that was started here, so that the next session starts another; else do nothing.
+
+        Of a given one it raises `died`, if it has.
+        """
         if self.restartable:
             self.close()
+        elif self.given is not None and died is not None:
+            raise died
 
     def close(self) -> None:
         """Close the session, and end its server if started here; `say` gets an error of its end."""

@@ -141,11 +141,7 @@ def limit(
 
 
 def _make_sweep(request: SweepRequest, resume: str | None, interrupts: Interrupts) -> Sweep:
-    """Run a sweep in the calling thread and load its runs; raises LoadgenError.
-
-    A signal, or a server that is gone, makes it partial; if no point was measured, the sweep's directory is
-    removed if it has no runs, and Stopped or MeasureError raised.
-    """
+    """Run a sweep in the calling thread and load its runs; what ends it early makes it partial."""
     with _place_runs(request.options, resume) as (options, written):
         request = replace(request, options=options)
         store = (
@@ -193,10 +189,7 @@ def _load_run(directory: Path, written: bool) -> Run:
 
 @contextmanager
 def _place_runs(options: Options, resume: str | None) -> Iterator[tuple[Options, bool]]:
-    """Yield options with a directory to write to, and whether it stays.
-
-    Without `run_dir` and `resume` it is a temporary one, removed afterwards.
-    """
+    """Yield options with a directory to write to, and whether it stays: a temporary one is removed."""
     if options.run_dir is not None or resume is not None:
         yield options, True
         return

@@ -275,10 +275,7 @@ def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str, given
 
 
 def _print_comparison(kept: CampaignStore, given: argparse.Namespace) -> list[Rows]:
-    """Print what to take, and the comparisons of limits and runs, and return the rows of their tables.
-
-    A LoadgenError is printed, not raised, and nothing is returned.
-    """
+    """Print the comparisons and return the rows of their tables; a LoadgenError is printed, too."""
     try:
         tables, searches, found = _compare_cells(kept, given)
         print_passages(compare_command.list_passages(tables, searches, found))

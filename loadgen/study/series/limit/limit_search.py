@@ -346,11 +346,7 @@ def _estimate_two_runs_s(settings: SearchSettings) -> float:
 def _find_cause(
     record: LimitRecord, end: SearchEnd, objectives: Sequence[Objective], directory: Path
 ) -> dict[str, object]:
-    """Return fields of the record: the lowest failing run's bottleneck, the highest passing's headroom.
-
-    The runs are read from `directory`. The bottleneck is the client if it limited the search, or disturbed
-    a run and none failed; what is not known is None or "".
-    """
+    """Return what single runs give of the record: the bottleneck, and the client's headroom."""
     found: dict[str, object] = {
         "bottleneck": None, "evidence": "", "headroom": None, "headroom_at_least": False
     }  # fmt: skip
