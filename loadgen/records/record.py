@@ -45,7 +45,6 @@ _NO_DELAYS, _NO_CAUSES = np.zeros(0, np.int32), np.zeros(0, np.int8)
 # What delayed a message, as `delay_cause` has it.
 NO_CAUSE, PATH, REORDERING, RETRANSMISSION = range(4)
 _ROWS = 1 << 14  # requests that are checked together
-_FIRST_FRAMES = 23  # columns of the first journals
 
 
 class Record(msgspec.Struct):
@@ -123,7 +122,7 @@ _SignedTime = Annotated[Int64, (-LONGEST_NS, LONGEST_NS)]
 class Columns(msgspec.Struct, frozen=True, kw_only=True):
     """The scalars of several Records, int64[requests] each; journals hold them in this order.
 
-    The order is never changed, and a new column goes to the end: older journals end before it.
+    Another set of columns needs another number in `journal.MAGIC`.
     """
 
     index: _Time  # the request's number in the plan
@@ -438,12 +437,9 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
         counts = np.frombuffer(frame.counts, "<i8").astype(np.int64)
         if len(counts) and not (counts.min() >= 0 and counts.max() <= len(arrival_ns)):
             raise ValueError("a frame is damaged: it counts messages that it does not hold")
-        # Columns newer than the frame are UNKNOWN.
-        columns = len(frame.scalars) // (8 * requests) if requests else len(BOUNDS)
-        if len(frame.scalars) != 8 * requests * columns or not _FIRST_FRAMES <= columns <= len(BOUNDS):
-            raise ValueError("a frame is damaged, or of a newer loadgen: its columns are not those of a run")
-        table = np.full((len(BOUNDS), requests), UNKNOWN, np.int64)
-        table[:columns] = np.frombuffer(frame.scalars, "<i8").reshape(columns, requests)
+        if len(frame.scalars) != 8 * requests * len(BOUNDS):
+            raise ValueError("a frame is damaged, or of another loadgen: its columns are not those of a run")
+        table = np.frombuffer(frame.scalars, "<i8").astype(np.int64).reshape(len(BOUNDS), requests)
         records = cls(
             **dict(zip(BOUNDS, table, strict=True)),
             start=_find_starts(counts),
@@ -517,7 +513,7 @@ class _Frame(msgspec.Struct, array_like=True, frozen=True):
     failures: list[tuple[str, bytes] | None]
     finish_reasons: list[bytes]
     texts: list[bytes | None]
-    delay_us: bytes = b""  # as `tokens`; empty where the part has none, and in older frames
+    delay_us: bytes = b""  # as `tokens`; empty where the part has none
     delay_cause: bytes = b""
 
 

@@ -240,21 +240,6 @@ def test_a_frame_with_any_bytes_changed_is_refused_or_read(data: st.DataObject) 
     assert plain(Records.unpack(records.pack())) == plain(records)
 
 
-def test_the_columns_of_a_frame_keep_their_order() -> None:
-    """A journal knows them by their place: new ones come at the end."""
-    names = """
-        index slot intended_ns sent_ns end_ns connect_ns resends first_byte_ns planned_input planned_output
-        input_tokens output_tokens cached_tokens usage exact_tokens shared_reads shared_lag_ns reads
-        unstamped_reads lag_sum_ns lag_max_ns server_queue_ns server_ttft_ns
-        impossible_stamps http_status text_tokens visible_ns
-        server_prompt_tokens server_cached_tokens server_output_tokens server_prefill_ns server_decode_ns
-        out_of_order retransmitted
-        text_ns hidden_tokens thought_tokens word_gaps inner_gaps server_drafts server_accepted_tokens
-        image_tokens rtt_ns request_delay_ns server_first_token_ns
-    """
-    assert list(BOUNDS) == names.split()
-
-
 def test_a_mask_selects_columns_and_a_misspelt_one_is_an_error() -> None:
     rows = [Record(i, 0, 1, sent_ns, 9, input_tokens=i) for i, sent_ns in enumerate((5, 0, 7))]
     records = Records.from_records(rows)
