@@ -15,7 +15,7 @@ from fuzzing.fuzz_files import written
 from loadgen.base import untrusted
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import METRICS
-from loadgen.features.roofline import weights as stored
+from loadgen.features.roofline import estimate as stored
 from loadgen.plan import model_files
 from loadgen.server import checkpoint, engine_config, exchange
 from loadgen.server.prometheus import SAMPLED, MetricLines, parse_metrics, select_lines

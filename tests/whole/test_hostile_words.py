@@ -17,7 +17,7 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import ENGINES
-from loadgen.features.roofline import weights
+from loadgen.features.roofline import estimate
 from loadgen.plan import model_files
 from loadgen.server import checkpoint
 from loadgen.server.engine_config import EngineConfig, parse_info, parse_log, render_config
@@ -255,4 +255,4 @@ def test_a_tensor_of_a_million_dimensions_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "a.safetensors"
     place.write_bytes(struct.pack("<Q", len(head)) + head)
     with pytest.raises(UsageError, match="its header is invalid for a"):
-        weights.read_header(place)
+        estimate.read_header(place)

@@ -25,8 +25,7 @@ from loadgen.transport.sending.job import SPIN_NS, Job, Listed
 from loadgen.transport.sending.sender import Sender
 from loadgen.transport.tcp_connection import Pool, Slot, State
 from loadgen.wire import sse
-from loadgen.wire.openai import REASONING_FIELDS, TOKEN, ChatChoice, Dialect, Message
-from loadgen.wire.written import read_written
+from loadgen.wire.openai import REASONING_FIELDS, TOKEN, ChatChoice, Dialect, Message, read_written
 
 if TYPE_CHECKING:
     from loadgen.transport.httpx_transport import Exchange, HttpxTransport  # few runs send with it

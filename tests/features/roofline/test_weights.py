@@ -12,12 +12,11 @@ import pytest
 from builders.loops import loop_over
 from builders.required import require
 from loadgen.base.errors import UsageError
-from loadgen.features.roofline import weights
-from loadgen.features.roofline import weights as stored
-from loadgen.features.roofline.estimate import estimate_ceiling
+from loadgen.features.roofline import estimate
+from loadgen.features.roofline import estimate as stored
+from loadgen.features.roofline.estimate import Scheme, estimate_ceiling, parse_scheme
 from loadgen.features.roofline.machines import find_machine
 from loadgen.features.roofline.models import Architecture, list_models, parse_architecture
-from loadgen.features.roofline.weights import Scheme, parse_scheme
 
 HIDDEN, VOCABULARY, LAYERS, INNER, EXPERTS = 8, 32, 2, 16, 4
 CONFIG: dict[str, Any] = {
@@ -174,7 +173,7 @@ def test_headers_and_shape_come_to_the_same(tmp_path: Path, config: dict[str, An
     found = estimate_ceiling(
         "m", find_machine("l4"), checkpoint_path=str(checkpoint(tmp_path / "m", tensors, config))
     )
-    computed = weights.weigh_shape(shape(config), Scheme("BF16", 16.0), "")
+    computed = estimate.weigh_shape(shape(config), Scheme("BF16", 16.0), "")
     assert found.weights.how == f"safetensors headers of {tmp_path / 'm'}"
     assert found.weights.model_dump(exclude={"how"}) == computed.model_dump(exclude={"how"})
 
