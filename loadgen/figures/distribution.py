@@ -288,7 +288,11 @@ def _sort_ranges(pieces: Pieces, ranges: list[_Range], kind: np.dtype[Any]) -> d
             held[row].append((values[inside], None if weights is None else weights[inside]))
     for span, parts in zip(ranges, held, strict=True):
         if not parts:
-            number = _decode_sortable(np.array([span.low], np.uint64), kind)[0]
+            key = np.array([span.low], np.uint64)
+            if kind == np.int64:
+                number = (key ^ _SIGN).view(np.int64)[0]
+            else:
+                number = np.where(key & _SIGN, key ^ _SIGN, ~key).view(np.float64)[0]
             numbers |= dict.fromkeys(span.places, number)
             continue
         values = np.concatenate([values for values, _ in parts])
@@ -306,13 +310,6 @@ def _encode_sortable(values: NDArray[Any]) -> NDArray[np.uint64]:
     if values.dtype == np.int64:
         return bits ^ _SIGN
     return np.where(bits & _SIGN, ~bits, bits ^ _SIGN)
-
-
-def _decode_sortable(keys: NDArray[np.uint64], kind: np.dtype[Any]) -> NDArray[Any]:
-    """Map the keys of `_encode_sortable` back to numbers of type `kind`."""
-    if kind == np.int64:
-        return (keys ^ _SIGN).view(np.int64)
-    return np.where(keys & _SIGN, keys ^ _SIGN, ~keys).view(np.float64)
 
 
 def find_least_passing(over: int, percentile: float) -> int:

@@ -359,7 +359,12 @@ def _parse_clause(clause: str) -> Iterator[Objective]:
             f"--slo {clause}: {metric} is a latency, which has no floor: write '{metric} {rank} < …', or a "
             "floor of a speed, as 'tps_user p10 > 30'"
         )
-    limit_ms = _parse_limit_ms(clause, match["limit"], match["unit"].lower())
+    if (unit := match["unit"].lower()) not in _UNITS_MS:
+        what = f"unknown unit {unit!r}{suggest_name(unit, _UNITS_MS)}" if unit else "the limit has no unit"
+        raise UsageError(f"--slo {clause}: {what}: write us, ms or s after the number")
+    limit_ms = _parse_number(clause, match["limit"]) * _UNITS_MS[unit]
+    if not 0 < limit_ms <= MOST_SECONDS * 1e3:
+        raise UsageError(f"--slo {clause}: the limit must be above 0 and at most {MOST_SECONDS:g} s")
     yield Objective(metric, _parse_rank(clause, rank), limit_ms)
 
 
@@ -401,16 +406,6 @@ def _parse_rank(clause: str, rank: str) -> float:
     if not 0 < percentile < 100:
         raise UsageError(f"--slo {clause}: the percentile must lie between 0 and 100, both excluded")
     return percentile
-
-
-def _parse_limit_ms(clause: str, number: str, unit: str) -> float:
-    if unit not in _UNITS_MS:
-        what = f"unknown unit {unit!r}{suggest_name(unit, _UNITS_MS)}" if unit else "the limit has no unit"
-        raise UsageError(f"--slo {clause}: {what}: write us, ms or s after the number")
-    limit_ms = _parse_number(clause, number) * _UNITS_MS[unit]
-    if not 0 < limit_ms <= MOST_SECONDS * 1e3:
-        raise UsageError(f"--slo {clause}: the limit must be above 0 and at most {MOST_SECONDS:g} s")
-    return limit_ms
 
 
 def _parse_number(clause: str, number: str) -> float:

@@ -143,14 +143,6 @@ def _translate_reason(reason: str | None) -> str | None:
     return None if reason is None else _REASONS.get(reason, reason)
 
 
-def _make_source(url: bytes) -> dict[str, Any]:
-    """Make the source of an image: the data in its URL, without a copy as text, or the URL."""
-    if not url.startswith(b"data:"):
-        return {"type": "url", "url": quote_plain(url)}
-    kind, _, data = url.partition(b";base64,")
-    return {"type": "base64", "media_type": kind.removeprefix(b"data:").decode(), "data": quote_plain(data)}
-
-
 class Messages(Dialect, frozen=True):
     """`/v1/messages`: messages by role in; text, thinking and tool calls out."""
 
@@ -185,7 +177,13 @@ class Messages(Dialect, frozen=True):
             )
 
     def add_images(self, request: dict[str, Any], urls: Sequence[bytes]) -> dict[str, Any]:
-        blocks = [{"type": "image", "source": _make_source(url)} for url in urls]
+        blocks = []
+        for url in urls:
+            source: dict[str, Any] = {"type": "url", "url": quote_plain(url)}
+            if url.startswith(b"data:"):  # its data, without a copy as text
+                kind, _, data = url.removeprefix(b"data:").partition(b";base64,")
+                source = {"type": "base64", "media_type": kind.decode(), "data": quote_plain(data)}
+            blocks.append({"type": "image", "source": source})
         return {**request, "messages": add_parts(request["messages"], blocks)}
 
     def convert_chat(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -221,8 +219,14 @@ def convert_body(body: dict[str, Any]) -> dict[str, Any]:
     limit = next((chat[key] for key in ANSWER_LIMITS if chat.get(key) is not None), None)
     if limit is not None:
         converted["max_tokens"] = limit
-    if system := "\n\n".join(_list_system(messages)):
-        converted["system"] = system
+    system = list[str]()
+    for message in messages:
+        if message.get("role") in SYSTEM_ROLES:
+            content = message.get("content")
+            parts = content if isinstance(content, list) else [{"text": content}]
+            system += [text for part in parts if isinstance(text := read_mapping(part).get("text"), str)]
+    if instructions := "\n\n".join(system):
+        converted["system"] = instructions
     converted["messages"] = list(_convert_messages(messages))
     if (stop := chat.get("stop")) is not None:
         converted["stop_sequences"] = [stop] if isinstance(stop, str) else stop
@@ -235,14 +239,6 @@ def convert_body(body: dict[str, Any]) -> dict[str, Any]:
     elif choice in kinds:
         converted["tool_choice"] = {"type": kinds[choice]}
     return converted
-
-
-def _list_system(messages: Iterable[dict[str, Any]]) -> Iterator[str]:
-    for message in messages:
-        if message.get("role") in SYSTEM_ROLES:
-            content = message.get("content")
-            parts = content if isinstance(content, list) else [{"text": content}]
-            yield from (text for part in parts if isinstance(text := read_mapping(part).get("text"), str))
 
 
 def _convert_messages(messages: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

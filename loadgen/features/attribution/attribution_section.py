@@ -129,12 +129,6 @@ def list_kinds(found: Attribution) -> list[EvidenceKind]:
     return [kind for kind in EVIDENCE if kind.key in found.evidence]
 
 
-def describe_basis(found: Attribution) -> Iterator[str]:
-    """Yield a line on the evidence, if there is any."""
-    if labels := ", ".join(kind.label for kind in list_kinds(found)):
-        yield f"evidence: {labels}"
-
-
 def list_reasons(found: Attribution) -> Iterator[str]:
     """Yield the parts that each kind of evidence showed; one that few requests had, what no other did."""
     shown = {key for rows in (found.ttft, found.gaps) for key, sum_ns in rows.sum_parts().items() if sum_ns}
@@ -233,7 +227,9 @@ def describe_attribution(result: Result, options: ReportOptions) -> Iterator[str
         yield f"{TITLE.lower()}: {NOTHING}"
     elif found is not None:
         yield f"{TITLE.lower()}: {ABOUT}"
-        yield from (*describe_basis(found), *describe_means(result.facts, found))
+        if labels := ", ".join(kind.label for kind in list_kinds(found)):
+            yield f"evidence: {labels}"
+        yield from describe_means(result.facts, found)
         if any(tail.share("unknown") >= _UNKNOWN for _, tail in found.tails):
             yield "`loadgen explain` names what would show more of what is unknown"
 
@@ -263,18 +259,18 @@ def list_part(run: Result, key: str, wait: Wait) -> Int64:
     """List a part of each request's waits of a kind, summed, int64[requests] (ns); -1: not known."""
     found = find_attribution(run)
     waits = None if found is None else found.ttft if wait == "ttft" else found.gaps
-    if found is None or waits is None or not _is_known(found, waits, key):
+    shown_by = {kind.key for kind in EVIDENCE if key in kind.parts}
+    if (
+        found is None
+        or waits is None
+        # Nothing would have shown the part, and nothing of it was found: its 0 is no answer.
+        or (shown_by and shown_by.isdisjoint(found.evidence) and not waits.parts[ROWS[key]].any())
+    ):
         return np.broadcast_to(np.int64(UNKNOWN), len(run.records))
     values = np.full(len(run.records), UNKNOWN, np.int64)
     values[found.ttft.request] = 0
     np.add.at(values, waits.request, waits.parts[ROWS[key]])
     return values
-
-
-def _is_known(found: Attribution, waits: PartRows, key: str) -> bool:
-    """Whether a part was found in a run, or something would have shown it: else its 0 is no answer."""
-    shown_by = {kind.key for kind in EVIDENCE if key in kind.parts}
-    return not shown_by or not shown_by.isdisjoint(found.evidence) or bool(waits.parts[ROWS[key]].any())
 
 
 _WAITS: dict[Wait, str] = {

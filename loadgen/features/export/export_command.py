@@ -371,11 +371,6 @@ _OPTIONAL = ("image",)  # the dashboard has rows without one
 FIELDS = {field.key: field for field in _FIELDS}
 
 
-def encode_inferencex_row(run: Result, given: Mapping[str, str]) -> str:
-    """Encode a run's row as JSON; raises UsageError as `make_inferencex_row` does."""
-    return json.dumps(make_inferencex_row(run, given), indent=2, allow_nan=False) + "\n"
-
-
 def make_inferencex_row(run: Result, given: Mapping[str, str]) -> dict[str, Any]:
     """Make the row of a run, `given` being texts for fields of `FIELDS`, which replace what the run knows.
 
@@ -468,7 +463,9 @@ FORMATS = {
     "inferencex": ExportFormat(
         "InferenceX's row of one node, completed by --set",
         "inferencex.json",
-        lambda run, given, file: file.write(encode_inferencex_row(run, given).encode()),
+        lambda run, given, file: file.write(
+            f"{json.dumps(make_inferencex_row(run, given), indent=2, allow_nan=False)}\n".encode()
+        ),
         takes=True,
         of_whole=True,
     ),

@@ -322,24 +322,17 @@ def list_spans(records: Records, rows: Int64, labels: Labels) -> Iterator[SpanRo
         failure = records.failures[row]
         if failure is not None:
             attributes["error.type"] = failure.kind.value
+        # Of many messages some, evenly, first and last among them, with the tokens up to then.
+        chosen = np.unique(np.linspace(0, last - first - 1, min(last - first, MOST_EVENTS)).astype(np.int64))
+        carried = np.cumsum(records.tokens[first:last])[chosen]
         yield SpanRow(
             index=one["index"],
             start_ns=start_ns,
             end_ns=max(one["end_ns"], start_ns),
             attributes=attributes,
-            events=_choose_events(records.arrival_ns[first:last], records.tokens[first:last]),
+            events=list(zip(records.arrival_ns[first:last][chosen].tolist(), carried.tolist(), strict=True)),
             failure=failure,
         )
-
-
-def _choose_events(arrival_ns: Int64, tokens: Int64) -> list[tuple[int, int]]:
-    """Choose up to MOST_EVENTS messages, evenly, first and last among them: time, tokens up to then."""
-    count = len(arrival_ns)
-    if not count:
-        return []
-    chosen = np.unique(np.linspace(0, count - 1, min(count, MOST_EVENTS)).astype(np.int64))
-    carried = np.cumsum(tokens)[chosen]
-    return list(zip(arrival_ns[chosen].tolist(), carried.tolist(), strict=True))
 
 
 def _split(rows: Int64) -> Sequence[Int64]:
