@@ -9,11 +9,10 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import msgspec
 
-from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path, write_output
@@ -25,27 +24,12 @@ from loadgen.settings.request_settings import CHAT_APIS
 from loadgen.wire.openai import Chat
 
 _RECOUNTED = 1000  # texts
+_MADE_TURNS = "random_turns"  # the kind of conversations whose texts are made by index when needed
 FLAG = "--export-requests"
 IDS, TEXTS, BODIES, CONVERSATIONS = "token ids", "texts", "whole bodies", "conversations"
 _CHAT = "openai-chat"
 _VLLMS_CHAT = ("--backend", _CHAT, "--endpoint", "/v1/chat/completions")
 Decode = Callable[[list[int]], str]
-
-
-@runtime_checkable
-class MadeTurns(Protocol):
-    """Generated conversations, whose texts are made by index when needed."""
-
-    @property
-    def output_lens(self) -> Int64: ...
-    def system(self, session: int) -> str:
-        """Return the system prompt of a session; "" if it has none."""
-
-    def message(self, i: int) -> str:
-        """Return the user's message of request i."""
-
-    def answer(self, i: int) -> str:
-        """Return the generated answer to request i, for the history of later turns."""
 
 
 def export_and_print(made: Plan, file: str | None, tokenizer: str | None, to_errors: bool = False) -> None:
@@ -124,7 +108,7 @@ def _explain_sending(made: Plan, path: Path, form: str) -> Iterator[str]:
 
 def find_form(made: Plan, decode: Decode | None = None) -> str:
     """Return the kind of a plan's rows: IDS, TEXTS, BODIES or CONVERSATIONS; with `decode` ids are texts."""
-    if isinstance(made.requests, MadeTurns):
+    if made.facts.kind == _MADE_TURNS:
         return CONVERSATIONS
     if not isinstance(made.requests, PromptRequests):
         return BODIES
@@ -138,14 +122,14 @@ def encode_rows(made: Plan, decode: Decode | None = None) -> Iterator[bytes]:
     What all of them share, and the model's name where it is the plan's, is left to the flags of the command
     that sends it. Of conversations that are made here: a line for each message, as MLPerf's schema has them.
     """
-    if isinstance(made.requests, MadeTurns) and made.turns is not None:
+    if made.facts.kind == _MADE_TURNS and made.turns is not None:
         yield from (msgspec.json.encode(row) + b"\n" for row in _list_messages(made.requests, made.turns))
         return
     for i in range(len(made)):
         yield msgspec.json.encode(_make_row(made, i, decode)) + b"\n"
 
 
-def _list_messages(requests: MadeTurns, turns: Turns) -> Iterator[dict[str, Any]]:
+def _list_messages(requests: Any, turns: Turns) -> Iterator[dict[str, Any]]:
     """Yield each user's message, with its delay and its answer's length, and then the answer."""
     for session in range(len(turns)):
         begin, system = int(turns.begins[session]), requests.system(session)

@@ -170,5 +170,10 @@ class PromptTokens:
         if not loaded.chat_template:
             self.why_not = f"the tokenizer {name} has no chat template"
             return None
-        more = profile.chat_template_kwargs
-        return lambda texts: listed_texts.count_message_tokens(loaded, name, texts, more)
+
+        def count(texts: list[str]) -> list[int]:
+            more = profile.chat_template_kwargs
+            templated = [listed_texts.apply_template(loaded, name, text, more) for text in texts]
+            return [len(ids) for ids in loaded(templated, add_special_tokens=False)["input_ids"]]
+
+        return count

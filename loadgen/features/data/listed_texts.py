@@ -157,14 +157,6 @@ def count_tokens(tokenizer: FullTokenizer, texts: list[str]) -> list[int]:
     return [len(ids) for ids in tokenizer(texts)["input_ids"]] if texts else []
 
 
-def count_message_tokens(
-    tokenizer: FullTokenizer, name: str, texts: list[str], more: Mapping[str, Any]
-) -> list[int]:
-    """Count the tokens of each text as a user's message, by `apply_template`; raises UsageError."""
-    templated = [apply_template(tokenizer, name, text, more) for text in texts]
-    return [len(ids) for ids in tokenizer(templated, add_special_tokens=False)["input_ids"]] if texts else []
-
-
 def apply_template(tokenizer: FullTokenizer, name: str, text: str, more: Mapping[str, Any]) -> str:
     """Put a text as the user's message in the chat template, up to the answer; raises UsageError.
 

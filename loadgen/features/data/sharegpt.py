@@ -47,13 +47,8 @@ class _Speaker(msgspec.Struct, rename={"speaker": "from"}):
     speaker: str = ""
 
 
-class QuestionPair(msgspec.Struct):
-    """A question and its answer with their tokens; `row` is the entry's place, from 1."""
-
-    row: int
-    prompt: str
-    prompt_len: int
-    answer_len: int
+# An entry's place, from 1, its question, and the tokens of that and of its answer.
+_Pair = tuple[int, str, int, int]
 
 
 def requests(inputs: PlanInputs, by_role: bool = False) -> SourcedRequests:
@@ -69,19 +64,20 @@ def requests(inputs: PlanInputs, by_role: bool = False) -> SourcedRequests:
     )
     file = OpenedFile(path, FLAG)
     entries = read_conversations(file)
-    notes = _note_speakers(_find_first_speakers(entries, by_role), len(entries), by_role)
+    notes = _note_speakers(entries, by_role)
     kept = [i for i, entry in enumerate(entries) if len(entry.conversations or ()) >= 2]
     order = [kept[i] for i in shuffle_rows(len(kept), seed, profile.disable_shuffle)]
     skipped = Counter({FEW_TURNS: len(entries) - len(kept)})
-    pairs, output_len = list[QuestionPair](), profile.sharegpt_output_len
+    pairs, output_len = list[_Pair](), profile.sharegpt_output_len
     walk = _read_pairs(file, entries, order, load_tokenizer(tokenizer, KIND))
     for pair in walk:
-        answer_len = output_len or pair.answer_len
+        _, _, prompt_len, own_len = pair
+        answer_len = output_len or own_len
         rules = {  # by which vLLM (`is_valid_sequence`) leaves a pair out
-            SHORT_PROMPT: pair.prompt_len < _LEAST,
+            SHORT_PROMPT: prompt_len < _LEAST,
             SHORT_ANSWER: output_len is None and answer_len < _LEAST,
-            LONG_PROMPT: pair.prompt_len > _MOST_PROMPT,
-            LONG_BOTH: pair.prompt_len + answer_len > _MOST_BOTH,
+            LONG_PROMPT: prompt_len > _MOST_PROMPT,
+            LONG_BOTH: prompt_len + answer_len > _MOST_BOTH,
         }
         if why := next((why for why, holds in rules.items() if holds), ""):
             skipped[why] += 1
@@ -103,10 +99,10 @@ def requests(inputs: PlanInputs, by_role: bool = False) -> SourcedRequests:
         skipped={why: count for why, count in skipped.items() if count},
         text="conversations of the file: the first turn of each",
     )
-    input_lens = np.array([pair.prompt_len for pair in pairs], np.int64)[which]
-    output_lens = np.array([output_len or pair.answer_len for pair in pairs], np.int64)[which]
-    rows = [pair.row for pair in pairs]
-    texts = FileTexts([pair.prompt for pair in pairs], which, (input_lens, output_lens), path, rows)
+    rows, prompts, prompt_lens, answer_lens = zip(*pairs, strict=True)
+    input_lens = np.array(prompt_lens, np.int64)[which]
+    output_lens = np.array([output_len or own_len for own_len in answer_lens], np.int64)[which]
+    texts = FileTexts(list(prompts), which, (input_lens, output_lens), path, rows)
     return SourcedRequests(texts, facts, tokenizer=tokenizer, notes=notes)
 
 
@@ -130,8 +126,8 @@ def read_conversations(file: OpenedFile) -> list[Conversation]:
         raise file.refusal(f"is not a JSON array of conversations: {why}") from None
 
 
-def _find_first_speakers(entries: Sequence[Conversation], by_role: bool) -> Counter[str]:
-    """Count the conversations that do not begin with a person's turn, by who speaks their first.
+def _note_speakers(entries: Sequence[Conversation], by_role: bool) -> tuple[str, ...]:
+    """Return a note on conversations that do not begin with a person's turn, by who speaks their first.
 
     `by_role`: the turns before the first of a person are dropped. A conversation in which no one is a person,
     as where no turn names its speaker, stays as it is.
@@ -147,7 +143,16 @@ def _find_first_speakers(entries: Sequence[Conversation], by_role: bool) -> Coun
             entry.conversations = turns[first:]
         if first is not None or not by_role:
             found[read_text(speaker)] += 1
-    return found
+    if not found:
+        return ()
+    named = list_first([f"{name} in {count}" for name, count in found.most_common()], _SHOWN)
+    sent = (
+        "left out: the prompt is the first human turn"
+        if by_role
+        else "sent as the prompt, as vLLM does; without --dataset-name the first human turn is sent"
+    )
+    others = f"{found.total()} of {len(entries)} conversations begin with another's turn ({named})"
+    return (f"{others}, {sent}",)
 
 
 def _read_speaker(turn: msgspec.Raw) -> str:
@@ -157,26 +162,14 @@ def _read_speaker(turn: msgspec.Raw) -> str:
         return ""
 
 
-def _note_speakers(first: Counter[str], entries: int, by_role: bool) -> tuple[str, ...]:
-    if not first:
-        return ()
-    speakers = list_first([f"{name} in {count}" for name, count in first.most_common()], _SHOWN)
-    sent = (
-        "left out: the prompt is the first human turn"
-        if by_role
-        else "sent as the prompt, as vLLM does; without --dataset-name the first human turn is sent"
-    )
-    return (f"{first.total()} of {entries} conversations begin with another's turn ({speakers}), {sent}",)
-
-
 def _read_pairs(
     file: OpenedFile, entries: Sequence[Conversation], order: list[int], tokenizer: FullTokenizer
-) -> Iterator[QuestionPair]:
+) -> Iterator[_Pair]:
     for begin in range(0, len(order), _BATCH):
         rows = order[begin : begin + _BATCH]
         prompts, answers = zip(*(_read_turns(file, entries[row], row) for row in rows), strict=True)
         lens = count_tokens(tokenizer, list(prompts)), count_tokens(tokenizer, list(answers))
-        yield from map(QuestionPair, (row + 1 for row in rows), prompts, *lens)
+        yield from zip((row + 1 for row in rows), prompts, *lens, strict=True)
 
 
 def _read_turns(file: OpenedFile, entry: Conversation, row: int) -> tuple[str, str]:

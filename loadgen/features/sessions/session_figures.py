@@ -207,27 +207,17 @@ class CriticalPath(msgspec.Struct, frozen=True):
     all_queued_s: float  # of all requests of the session
 
 
-class _PathRows(msgspec.Struct, frozen=True):
-    """The critical paths of a run's finished sessions, of which each array is int64 or bool[records]."""
-
-    on_path: Bool
-    finished: Bool  # of a finished session
-    ready_ns: Int64  # when the last of those it waited for ended; of a root, when its session's first was due
-    tool_ns: Int64  # of the delay before it
-
-
 def measure_critical_path(run: Result) -> CriticalPath | None:
     """Measure where the time of finished sessions went; None if none finished or all have one line."""
     waits, sessions, records = run.waits, run.sessions, run.records
     if waits is None or sessions is None or not (count := int(sessions.finished.sum())):
         return None
-    rows = run.derive(_find_paths)
-    path, whole = rows.on_path, rows.finished
+    path, whole, ready_ns, tools_ns = run.derive(_find_paths)
     seconds = count * SECOND_NS
-    pauses_ns = np.maximum(records.intended_ns - rows.ready_ns, 0)  # before each request, tools' work in it
+    pauses_ns = np.maximum(records.intended_ns - ready_ns, 0)  # before each request, tools' work in it
     # Due → sent; it is due not before what it waited for had ended.
-    queued_ns = records.sent_ns - np.maximum(records.intended_ns, rows.ready_ns)
-    tools_ns, lasting_ns = np.minimum(rows.tool_ns, pauses_ns), records.end_ns - records.sent_ns
+    queued_ns = records.sent_ns - np.maximum(records.intended_ns, ready_ns)
+    tools_ns, lasting_ns = np.minimum(tools_ns, pauses_ns), records.end_ns - records.sent_ns
     roles = waits.roles[records.index]
     has_tools = waits.tool_ns is not None
     tool_ns = sum_exactly(tools_ns[path])
@@ -254,11 +244,16 @@ def measure_critical_path(run: Result) -> CriticalPath | None:
 
 def mark_critical_requests(run: Result) -> Sequence[int]:
     """Return 1 for each request on the critical path of a finished session, else 0; of sessions that wait."""
-    marks: list[int] = run.derive(_find_paths).on_path.astype(np.int64).tolist()
+    marks: list[int] = run.derive(_find_paths)[0].astype(np.int64).tolist()
     return marks
 
 
-def _find_paths(run: Result) -> _PathRows:
+def _find_paths(run: Result) -> tuple[Bool, Bool, Int64, Int64]:
+    """Find the critical paths of a run's finished sessions, as columns of its records.
+
+    Which are on a path; which are of a finished session; when the last of those that each waited for ended,
+    of a root when its session's first was due; and tools' part of the delay before it (ns).
+    """
     records, sessions, waits = run.records, run.sessions, run.waits
     assert sessions is not None
     assert waits is not None
@@ -277,7 +272,7 @@ def _find_paths(run: Result) -> _PathRows:
         at = latest[at]
         at = at[at != _NONE]
     tool_ns = np.zeros(len(records), np.int64) if waits.tool_ns is None else waits.tool_ns[records.index]
-    return _PathRows(on_path, whole, ready_ns, tool_ns)
+    return on_path, whole, ready_ns, tool_ns
 
 
 def _find_last_awaited(records: Records, waits: Waits, row_of: Int64) -> Int64:
@@ -451,7 +446,20 @@ def describe_sessions(result: Result, options: ReportOptions) -> Iterator[str]:
         return
     yield _describe_counts(result, sessions.figures)
     if not options.short:
-        yield from _list_times(sessions.figures)
+        duration, late = sessions.figures.duration, sessions.figures.lateness
+        if duration.n:
+            waiting, share = "", sessions.figures.busy_share
+            if share is not None:
+                between = f"{100 * (1 - share):.0f} % between turns"
+                waiting = f"; {100 * share:.0f} % of it waiting for the server, {between}"
+            mean_s, median_s, p99_s = (
+                value / 1e3 for value in (duration.mean_ms, duration.median_ms, duration.p99_ms)
+            )
+            spread = f"{mean_s:.2f} s mean, {median_s:.2f} P50, {p99_s:.2f} P99"
+            yield f"session duration: {spread} ({duration.n} finished){waiting}"
+        if late.n:
+            spread = f"{late.median_ms:.2f} P50, {late.p99_ms:.2f} P99, {late.max_ms:.2f} ms max"
+            yield f"turns sent after their time: {spread} (previous answer's end + delay → sent)"
     for reason, count in sessions.ended_early.items():
         ends = [end for end in sessions.ends if end.reason == reason]
         most = _MOST_IN_SHORT if options.short else _MOST_LISTED
@@ -539,27 +547,6 @@ def _describe_counts(result: Result, figures: SessionFigures) -> str:
         return line
     mean = _format_mean(figures.mean_turns)
     return f"{line}; {mean} turns on average, {figures.least_turns} to {figures.most_turns}"
-
-
-def _list_times(figures: SessionFigures) -> Iterator[str]:
-    duration, late = figures.duration, figures.lateness
-    if duration.n:
-        share = figures.busy_share
-        waiting = (
-            ""
-            if share is None
-            else (
-                f"; {100 * share:.0f} % of it waiting for the server, {100 * (1 - share):.0f} % between turns"
-            )
-        )
-        mean_s, median_s, p99_s = (
-            value / 1e3 for value in (duration.mean_ms, duration.median_ms, duration.p99_ms)
-        )
-        spread = f"{mean_s:.2f} s mean, {median_s:.2f} P50, {p99_s:.2f} P99"
-        yield f"session duration: {spread} ({duration.n} finished){waiting}"
-    if late.n:
-        spread = f"{late.median_ms:.2f} P50, {late.p99_ms:.2f} P99, {late.max_ms:.2f} ms max"
-        yield f"turns sent after their time: {spread} (previous answer's end + delay → sent)"
 
 
 def _format_share(seconds: float, path: CriticalPath) -> str:

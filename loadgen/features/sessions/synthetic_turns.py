@@ -38,12 +38,9 @@ CORPUS = "corpus"
 _MOST_TEXTS = 4096  # of messages, in memory
 
 
-class TurnTexts(msgspec.Struct, frozen=True):
-    """The texts of generated conversations: user messages, answers and system prompts, by index."""
-
-    messages: PromptRequests  # each by the index of its request, as the answers
-    answers: PromptRequests
-    systems: PromptRequests | None  # by the number of the prefix group; None: there is no system prompt
+# Of user messages and of answers by the index of their request, and of system prompts by the number of the
+# prefix group; None: there are none.
+_Texts = tuple[PromptRequests, PromptRequests, PromptRequests | None]
 
 
 class SyntheticTurns(TurnRequests):
@@ -54,19 +51,21 @@ class SyntheticTurns(TurnRequests):
     """
 
     def __init__(
-        self, texts: TurnTexts, turns: int, lens: tuple[Int64, Int64], groups: PrefixGroups[int]
+        self, texts: _Texts, turns: int, lens: tuple[Int64, Int64], groups: PrefixGroups[int]
     ) -> None:
-        self.format = f"turns-{texts.messages.format}"
+        self._messages, self._answers, self._systems = texts
+        systems = self._systems
+        self.format = f"turns-{self._messages.format}"
         own_lens, self.output_lens = lens
-        self._texts, self._turns, self._groups = texts, turns, groups
+        self._turns, self._groups = turns, groups
         self._kept: dict[int, str] = {}
         first = np.arange(len(own_lens), dtype=np.int64) // turns * turns
         until = np.concatenate(([0], np.cumsum(own_lens + self.output_lens)))
-        system_lens = 0 if texts.systems is None else texts.systems.input_lens[groups.of[first // turns]]
+        system_lens = 0 if systems is None else systems.input_lens[groups.of[first // turns]]
         before = until[np.arange(len(own_lens))] - until[first]
         self.input_lens: Int64 = system_lens + before + own_lens
         # Of system prompts that an earlier session had.
-        system_len = 0 if texts.systems is None else int(texts.systems.input_lens[0])
+        system_len = 0 if systems is None else int(systems.input_lens[0])
         self.shared_tokens = groups.count_reusable(system_len)
 
     def request_after(
@@ -97,19 +96,19 @@ class SyntheticTurns(TurnRequests):
 
     def system(self, session: int) -> str:
         """Return the system prompt of a session; "" if it has none."""
-        systems = self._texts.systems
+        systems = self._systems
         return "" if systems is None else str(systems.prompt(int(self._groups.of[session])))
 
     def answer(self, i: int) -> str:
         """Return the generated answer to request i."""
-        return str(self._texts.answers.prompt(i))
+        return str(self._answers.prompt(i))
 
     def message(self, i: int) -> str:
         """Return the user's message of request i, cached for later turns."""
         if i not in self._kept:
             if len(self._kept) >= _MOST_TEXTS:
                 self._kept.clear()
-            self._kept[i] = str(self._texts.messages.prompt(i))
+            self._kept[i] = str(self._messages.prompt(i))
         return self._kept[i]
 
 
@@ -175,7 +174,7 @@ def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str
 
 def _make_texts(
     form: str, shape: PromptShape, lens: tuple[Int64, Int64], inputs: PlanInputs
-) -> tuple[TurnTexts, str, list[str]]:
+) -> tuple[_Texts, str, list[str]]:
     """Return texts of a form for messages, answers and system prompts, their source, and notes on them."""
     counts = inputs.subject.word_counts or WordCounts()
     # The chat template's overhead is counted with the user's messages.
@@ -190,7 +189,7 @@ def _make_texts(
         stream = replace(inputs.stream, profile=f"{inputs.stream.profile} {part}")
         return others.make(_make_own_shape(shape, tokens), stream)
 
-    texts = TurnTexts(
+    texts = (
         messages.make(_make_own_shape(shape, lens[0]), inputs.stream),
         make("answers", lens[1]),
         make("systems", system) if shape.prefix_len else None,

@@ -167,15 +167,6 @@ class ToolCall(msgspec.Struct, gc=False):
     emitted_at: str | None = None
     result_at: str | None = None
 
-    def read_times_ns(self, place: int) -> tuple[int, int]:
-        """Return when the tool in this place was asked for and answered; raises ValueError if before."""
-        begin_ns = _read_instant_ns(f"tools[{place}].emitted_at", self.emitted_at or "")
-        end_ns = _read_instant_ns(f"tools[{place}].result_at", self.result_at or "")
-        if end_ns < begin_ns:
-            early_s = (begin_ns - end_ns) / SECOND_NS
-            raise ValueError(f"tools[{place}].result_at is {early_s:g} s before its emitted_at")
-        return begin_ns, end_ns
-
 
 class RoundRow(msgspec.Struct, gc=False):
     """A row of JSON: one request of a session."""
@@ -289,11 +280,14 @@ def _read_json(lines: Lines) -> Iterator[tuple[str, _Round]]:
     for i, row in enumerate(lines.decode_rows(RoundRow)):
         try:
             begin_ns, end_ns = row.find_times_ns()
-            tools_ns = [
-                tool.read_times_ns(place)
-                for place, tool in enumerate(row.tools)
-                if tool.emitted_at and tool.result_at
-            ]
+            tools_ns = []
+            for place, tool in enumerate(row.tools):
+                if tool.emitted_at and tool.result_at:
+                    asked_ns = _read_instant_ns(f"tools[{place}].emitted_at", tool.emitted_at)
+                    tools_ns.append((asked_ns, _read_instant_ns(f"tools[{place}].result_at", tool.result_at)))
+                    if (early_ns := asked_ns - tools_ns[-1][1]) > 0:
+                        early_s = early_ns / SECOND_NS
+                        raise ValueError(f"tools[{place}].result_at is {early_s:g} s before its emitted_at")
         except ValueError as error:
             raise lines.refusal(i, f"{error}") from None
         yield (

@@ -66,11 +66,6 @@ class BlockContent(msgspec.Struct, frozen=True):
         words = np.arange(len(counts.choices))
         return BlockContent(counts.count_words(self.block), self.seed, self.own_seed, words)
 
-    def prompt(self, ids: Int64, length: int, row: int) -> Int64:
-        """Make the token ids of a row's prompt from its blocks, cut, int64[length]."""
-        tokens: Int64 = self.allowed[self.places(ids, length, row)]
-        return tokens
-
     def places(self, ids: Int64, length: int, row: int) -> Int64:
         """Make a row's prompt as indices into `allowed`, int64[length].
 

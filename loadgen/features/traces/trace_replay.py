@@ -30,7 +30,7 @@ from loadgen.features.traces.trace_blocks import (
     scope_hashes,
 )
 from loadgen.features.traces.trace_heads import CLOSED
-from loadgen.features.traces.trace_rows import Hashes, TraceRows
+from loadgen.features.traces.trace_rows import NO_SAMPLING, Hashes, TraceRows
 from loadgen.features.traces.trace_schedule import TraceSelection, TraceWindow, make_schedule
 from loadgen.plan.model_files import find_vocabulary
 from loadgen.plan.planned_requests import (
@@ -278,7 +278,9 @@ class ReplayedRequests(PromptRequests):
         columns = (self.input_lens, self.output_lens, self._places, self.hash_counts, *rounds)
         spans = zip(self.begins.tolist(), (self.begins + self.hash_counts).tolist(), strict=True)
         pieces = (self._hashes[begin:end].astype("<i8").tobytes() for begin, end in spans)
-        own = () if self._recorded is None else self._recorded.list_contents(self._places)
+        own, recorded = list[bytes](), self._recorded
+        if recorded is not None and (numbers := recorded.sampling[self._places]).max() != NO_SAMPLING:
+            own = [msgspec.json.encode(recorded.samplings), numbers.astype("<i8").tobytes()]
         return fingerprint(self.format, columns, chain([self._content.digest()], pieces, own))
 
     def places(self, i: int, length: int) -> Int64:

@@ -410,12 +410,6 @@ class RecordedFields(msgspec.Struct, frozen=True):
         room = np.minimum((inputs + outputs).max() - inputs, most)
         return np.where(cancelled, np.maximum(np.minimum(outputs + more, room), outputs), outputs)
 
-    def list_contents(self, rows: Int64) -> Iterator[bytes]:
-        """Yield what the sampling of these rows depends on, for a digest; nothing without any."""
-        if (self.sampling[rows] != NO_SAMPLING).any():
-            yield msgspec.json.encode(self.samplings)
-            yield self.sampling[rows].astype("<i8").tobytes()
-
 
 class Growth(msgspec.Struct, frozen=True):
     """The row with whose prompt each row's prompt begins, and for how many tokens; int64[rows]."""

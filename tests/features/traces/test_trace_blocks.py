@@ -44,7 +44,7 @@ def simulated(lists: Sequence[Sequence[int]], lens: Sequence[int], block: int) -
     prompts: set[tuple[int, ...]] = set()
     held, repeated = [], 0
     for row, (hashes, length) in enumerate(zip(lists, lens, strict=True)):
-        tokens = tuple(content.prompt(np.array(hashes, np.int64), length, row).tolist())
+        tokens = tuple(content.places(np.array(hashes, np.int64), length, row).tolist())
         hit = 0
         while hit + SERVER_BLOCK < length and tokens[: hit + SERVER_BLOCK] in known:
             hit += SERVER_BLOCK
