@@ -219,12 +219,31 @@ def compute_statistics(key: str, values_ms: Iterable[float]) -> dict[str, float]
     return {f"{name}_{key}_ms": float(value) for name, value in figures.items()}
 
 
-def require_measured(figures: Mapping[str, Any], source: str) -> tuple[dict[str, Any], list[str]]:
-    """Return what was measured, and a remark on each latency of 0; raises UsageError if no figure is left."""
+def make_run(
+    client: str,
+    name: str,
+    figures: Mapping[str, Any],
+    load: Load,
+    source: str,
+    remarks: Iterable[str] = (),
+    **facts: Any,
+) -> Reported:
+    """Make the run of a client's file, by its stem without a name, with a remark on each latency of 0.
+
+    `facts` are other fields of it. Raises UsageError if it has no figure.
+    """
     measured, empty = drop_unmeasured(figures)
     if not has_figures(measured):
         raise UsageError(f"{source} has no figures")
-    return measured, empty
+    named, every = name or Path(source).stem, (*remarks, *empty)
+    return Reported(named, measured, load, source, told_by=client, remarks=every, **facts)
+
+
+def make_client_load(fields: dict[str, Any]) -> Load:
+    """Make a load of its fields; a closed loop's rate, where none is given, is infinite."""
+    if fields.get("request_rate_per_s") is None and fields.get("max_concurrency"):
+        fields["request_rate_per_s"] = math.inf
+    return Load(**fields)
 
 
 def drop_unmeasured(figures: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -142,17 +142,15 @@ def read_sources(places: Sequence[str], shows_progress: bool = True) -> Sources:
         tuple(results.sweeps),
         tuple(searches),
     )
-    return sources if not results.bundles else _name_bundled(sources, results.bundles)
-
-
-def _name_bundled(sources: Sources, bundles: Sequence[OpenBundle]) -> Sources:
-    named: dict[int, Reported] = {}
+    if not results.bundles:
+        return sources
+    named_runs: dict[int, Reported] = {}
     for run in sources.reported:
-        inside = (bundle for bundle in bundles if Path(run.source).is_relative_to(bundle.directory))
+        inside = (bundle for bundle in results.bundles if Path(run.source).is_relative_to(bundle.directory))
         bundle = next(inside, None)
-        named[id(run)] = run if bundle is None else replace(run, source=bundle.name_place(run.source))
-    limits = (replace(limit, runs=tuple(named[id(run)] for run in limit.runs)) for limit in sources.limits)
-    return replace(sources, reported=tuple(named.values()), limits=tuple(limits))
+        named_runs[id(run)] = run if bundle is None else replace(run, source=bundle.name_place(run.source))
+    limits = (replace(limit, runs=tuple(named_runs[id(run)] for run in limit.runs)) for limit in searches)
+    return replace(sources, reported=tuple(named_runs.values()), limits=tuple(limits))
 
 
 @dataclass

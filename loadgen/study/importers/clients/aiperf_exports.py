@@ -5,7 +5,6 @@ Their names of latencies are not vLLM's.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -59,7 +58,7 @@ _TPOT = {
 
 
 def _read_figures(
-    metrics: Mapping[str, Any], client: str, source: str, errors: object = None
+    metrics: Mapping[str, Any], client: str, errors: object = None
 ) -> tuple[dict[str, Any], list[str]]:
     """Read the figures of metrics under the names of aiperf or genai-perf, in ms, and remarks."""
     figures: dict[str, Any] = {}
@@ -74,10 +73,10 @@ def _read_figures(
     figures["duration"], remarks = _compute_duration(metrics, figures, client)
     if figures["failed"] is None and (listed := read_list(errors)):
         figures["failed"] = sum(read_count(find_value(error, "count")) or 0 for error in listed)
-    figures, empty = json_fields.require_measured(figures, source)
-    tpot = [f"{client}: {_TPOT[client]}"] if "mean_tpot_ms" in figures else []
+    has_tpot = figures["mean_tpot_ms"] is not None and not json_fields.is_zero(figures["mean_tpot_ms"])
+    tpot = [f"{client}: {_TPOT[client]}"] if has_tpot else []
     own, server = figures.get("total_output_tokens"), read_figure(find_value(metrics, _SERVERS))
-    return figures, [*tpot, *remarks, *json_fields.list_other_counts(client, own, server), *empty]
+    return figures, [*tpot, *remarks, *json_fields.list_other_counts(client, own, server)]
 
 
 def _compute_duration(
@@ -116,7 +115,7 @@ _AIPERF_PHASE: json_fields.Fields = {
 def _read_aiperf(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     errors = document.get("error_summary")
     metrics = _find_metrics(document)
-    figures, remarks = _read_figures(metrics, _AIPERF, source, errors)
+    figures, remarks = _read_figures(metrics, _AIPERF, errors)
     config = read_mapping(document.get("input_config"))
     phases = read_list(config.get("phases"))
     measured = (
@@ -124,21 +123,10 @@ def _read_aiperf(document: Mapping[str, Any], source: str) -> Iterator[Reported]
     )
     load = read_fields(next(measured, config.get("loadgen")), _AIPERF_PHASE)
     load |= read_fields(metrics, _MEAN_LENGTHS)
-    yield Reported(
-        name=shorten_name(find_first(document, read_word, *_AIPERF_MODEL) or "") or Path(source).stem,
-        figures=figures,
-        load=_make_load(load | read_fields(config, _AIPERF_LENGTHS)),
-        source=source,
-        told_by=_AIPERF,
-        started=json_fields.parse_local_time(datetime.fromisoformat, document.get("start_time")),
-        remarks=tuple(remarks),
-    )
-
-
-def _make_load(fields: dict[str, Any]) -> Load:
-    if fields.get("request_rate_per_s") is None and fields.get("max_concurrency"):
-        fields["request_rate_per_s"] = math.inf
-    return Load(**fields)
+    asked = json_fields.make_client_load(load | read_fields(config, _AIPERF_LENGTHS))
+    started = json_fields.parse_local_time(datetime.fromisoformat, document.get("start_time"))
+    name = shorten_name(find_first(document, read_word, *_AIPERF_MODEL) or "")
+    yield json_fields.make_run(_AIPERF, name, figures, asked, source, remarks, started=started)
 
 
 AIPERF = ClientFormat(
@@ -183,16 +171,13 @@ _SPREADS: json_fields.Fields = {
 def _read_genai_perf(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     config = document.get("input_config")
     drawn = [key for key, spread in read_fields(config, _SPREADS).items() if spread]
-    load = read_fields(config, _GENAI_PERF_LOAD) | dict.fromkeys(drawn) | read_fields(document, _MEAN_LENGTHS)
+    asked = read_fields(config, _GENAI_PERF_LOAD) | dict.fromkeys(drawn)
     if find_value(config, f"{_MEASUREMENT}.mode") == "request_count":  # else a time
-        load["requests"] = load["requests"] or read_count(find_value(config, f"{_MEASUREMENT}.num"))
+        asked["requests"] = asked["requests"] or read_count(find_value(config, f"{_MEASUREMENT}.num"))
     model = shorten_name(find_first(config, read_word, "model_names.0", "model.0", "model") or "")
-    yield _make_run(document, _GENAI_PERF, model or Path(source).stem, _make_load(load), source)
-
-
-def _make_run(metrics: Mapping[str, Any], client: str, name: str, load: Load, source: str) -> Reported:
-    figures, remarks = _read_figures(metrics, client, source)
-    return Reported(name, figures, load, source, told_by=client, remarks=tuple(remarks))
+    figures, remarks = _read_figures(document, _GENAI_PERF)
+    load = json_fields.make_client_load(asked | read_fields(document, _MEAN_LENGTHS))
+    yield json_fields.make_run(_GENAI_PERF, model, figures, load, source, remarks)
 
 
 GENAI_PERF = ClientFormat(
@@ -241,7 +226,9 @@ def read_sheet(text: str, path: Path) -> list[Reported]:
             load["max_concurrency"] = json_fields.parse_count(place[3])
         if load.get("max_concurrency") is None:
             load["request_rate_per_s"] = _parse_cell(place[3])
-    return [_make_run(metrics, _AIPERF if of_aiperf else _GENAI_PERF, name, Load(**load), str(path))]
+    client = _AIPERF if of_aiperf else _GENAI_PERF
+    figures, remarks = _read_figures(metrics, client)
+    return [json_fields.make_run(client, name, figures, Load(**load), str(path), remarks)]
 
 
 def _parse_cell(cell: str) -> float | None:

@@ -74,11 +74,12 @@ def _read_guidellm(document: Mapping[str, Any], source: str) -> Iterator[Reporte
     benchmarks = read_list(document.get("benchmarks"))
     for index, benchmark in enumerate(benchmarks, 1):
         where = f"{source} benchmark {index}" if len(benchmarks) > 1 else source
-        run = _read_benchmark(document, read_mapping(benchmark), where)
-        yield run if run.name else replace(run, name=Path(source).stem)
+        yield _read_benchmark(document, read_mapping(benchmark), source, where)
 
 
-def _read_benchmark(document: Mapping[str, Any], benchmark: Mapping[str, Any], where: str) -> Reported:
+def _read_benchmark(
+    document: Mapping[str, Any], benchmark: Mapping[str, Any], source: str, where: str
+) -> Reported:
     """Make the run of a benchmark, its latencies from its requests if all are listed, else its summary."""
     metrics = read_mapping(benchmark.get("metrics"))
     requests = [r for r in read_list(find_value(benchmark, "requests.successful")) if isinstance(r, dict)]
@@ -97,18 +98,18 @@ def _read_benchmark(document: Mapping[str, Any], benchmark: Mapping[str, Any], w
     each = read_mapping(find_value(metrics, "iter_tokens_per_iteration.successful"))
     if (each.get("mean"), each.get("std_dev")) == (1, 0):  # one token a message: its mean is that of the gaps
         latencies["mean_itl_ms"] = find_value(metrics, "inter_token_latency_ms.successful.mean")
-    figures, empty = json_fields.require_measured({**totals, **latencies}, where)
     incomplete = _count_requests(benchmark, "incomplete")
     if incomplete:
         remarks.append(f"guidellm: {format_count(incomplete, 'request')} unfinished at the end, not counted")
-    return Reported(
-        name=shorten_name(find_first({**document, "benchmark": benchmark}, read_word, *_MODELS) or ""),
-        figures=figures,
-        load=_make_load(document, benchmark),
-        source=where,
-        told_by=_NAME,
+    model = find_first({**document, "benchmark": benchmark}, read_word, *_MODELS) or ""
+    return json_fields.make_run(
+        _NAME,
+        shorten_name(model) or Path(source).stem,
+        {**totals, **latencies},
+        _make_load(document, benchmark),
+        where,
+        remarks,
         started=None if begin is None or not 0 < begin < 1e11 else datetime.fromtimestamp(begin, UTC),
-        remarks=(*remarks, *empty),
     )
 
 

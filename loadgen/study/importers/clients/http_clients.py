@@ -34,16 +34,7 @@ PRINTED_MARKS = (b"http_req_duration", b"Success rate:")  # which hey does not p
 def _make_run(client: str, figures: dict[str, Any], load: Load, source: str, remarks: list[str]) -> Reported:
     if figures.get("completed") is not None and figures.get("duration"):
         figures["request_throughput"] = figures["completed"] / figures["duration"]
-    measured, empty = json_fields.require_measured(figures, source)
-    path = Path(source)
-    return Reported(
-        path.stem,
-        measured,
-        load,
-        source,
-        told_by=client,
-        remarks=(f"{client}: {_WHOLE[client]}", *remarks, *empty),
-    )
+    return json_fields.make_run(client, "", figures, load, source, (f"{client}: {_WHOLE[client]}", *remarks))
 
 
 def _read_k6(document: Mapping[str, Any], source: str) -> Iterator[Reported]:

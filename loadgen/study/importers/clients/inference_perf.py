@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,7 +14,6 @@ from loadgen.base.parsing import read_figure
 from loadgen.base.text import describe_install
 from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.figures.figure_table import figures_named_by
-from loadgen.report.load_identity import Load
 from loadgen.report.result_file import SIMULATED
 from loadgen.study import labels
 from loadgen.study.importers import json_fields
@@ -80,20 +78,11 @@ def _read_inference_perf(document: Mapping[str, Any], source: str) -> Iterator[R
         figures |= _count_tokens(lengths, completed)
         server = read_figure(find_value(document, "successes.output_tokens.mean"))
         remarks += json_fields.list_other_counts(_NAME, lengths["output_len"], server, completed)
-    figures, empty = json_fields.require_measured(figures, source)
-    load = read_fields(document, _LOAD)
-    if load["max_concurrency"]:
-        load["request_rate_per_s"] = math.inf
+    load = json_fields.make_client_load(read_fields(document, _LOAD) | lengths)
     path = Path(source)
     model = json_fields.find_next_to([path.with_name("config.yaml")], _MODEL)
-    yield Reported(
-        name=shorten_name(model.strip("'\"")) or path.absolute().parent.name or path.stem,
-        figures=figures,
-        load=Load(**load, **lengths),
-        source=source,
-        told_by=_NAME,
-        remarks=(*remarks, *empty),
-    )
+    name = shorten_name(model.strip("'\"")) or path.absolute().parent.name
+    yield json_fields.make_run(_NAME, name, figures, load, source, remarks)
 
 
 def _count_tokens(lengths: Mapping[str, float | None], completed: int) -> dict[str, int]:
@@ -199,7 +188,6 @@ def _read_llm_d(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
         if figures["request_throughput"]:
             figures["duration"] = completed / figures["request_throughput"]
         figures |= _count_tokens(lengths, completed)
-    figures, empty = json_fields.require_measured(figures, source)
     stack = read_list(find_value(document, "scenario.stack"))
     models = [find_first(each, read_word, "standardized.model.name", "standardized.model") for each in stack]
     model = next(filter(None, models), "") or find_first(document, read_word, *_MODELS) or ""
@@ -208,22 +196,19 @@ def _read_llm_d(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
         asked = find_value(document, f"{_STANDARD}.{way}_seq_len")
         is_fixed = find_value(asked, "distribution") == "fixed"
         load[f"asked_{way}_len"] = read_count(find_value(asked, "value")) if is_fixed else None
-    if load["request_rate_per_s"] is None and load["max_concurrency"]:
-        load["request_rate_per_s"] = math.inf
     simulated = find_unnamed_preset(model.endswith(SIMULATED))  # a run of ours, exported
-    yield Reported(
-        name=shorten_name(model.removesuffix(SIMULATED)) or Path(source).stem,
-        figures=figures,
-        load=Load(requests=requests, **load, **lengths),
-        source=source,
-        told_by=_LLM_D,
-        simulated=simulated,
-        remarks=(
+    yield json_fields.make_run(
+        _LLM_D,
+        shorten_name(model.removesuffix(SIMULATED)),
+        figures,
+        json_fields.make_client_load({"requests": requests, **load, **lengths}),
+        source,
+        (
             *filter(None, [simulated and describe_simulation(simulated)]),
             *([f"{_LLM_D}: measured by {tool}"] if tool else []),
             *remarks,
-            *empty,
         ),
+        simulated=simulated,
     )
 
 

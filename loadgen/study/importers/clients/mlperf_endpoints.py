@@ -57,7 +57,6 @@ def _read_mlperf(document: Mapping[str, Any], source: str) -> Iterator[Reported]
     if document.get("complete") is False:
         state = json_fields.read_word(document.get("state"))
         remarks.append(f"{_NAME}: the run is not complete" + (f": {state}" if state else ""))
-    figures, empty = json_fields.require_measured(figures, source)
     path = Path(source)
     configs = [path.with_name("config.yaml"), path.absolute().parent.parent / "config.yaml"]
     model = json_fields.find_next_to(configs, _MODEL).strip("'\"")
@@ -67,14 +66,8 @@ def _read_mlperf(document: Mapping[str, Any], source: str) -> Iterator[Reported]
         or json_fields.read_word(find_value(document, f"{_PATTERN}.type")) == "max_throughput"
     ):
         load["request_rate_per_s"] = math.inf
-    yield Reported(
-        name=shorten_name(model) or path.absolute().parent.name or path.stem,
-        figures=figures,
-        load=Load(**load),
-        source=source,
-        told_by=_NAME,
-        remarks=(*remarks, *empty),
-    )
+    name = shorten_name(model) or path.absolute().parent.name
+    yield json_fields.make_run(_NAME, name, figures, Load(**load), source, remarks)
 
 
 MLPERF = ClientFormat(

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from loadgen.base.parsing import read_figure
@@ -55,28 +54,20 @@ def _read_vllm(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     }
     if "mean_e2el_ms" not in figures:
         figures |= _compute_e2el(document)
-    figures, empty = json_fields.require_measured(figures, source)
     model = read_word(document.get("model_id"))
     is_simulated = document.get("simulated") is True or model.endswith(SIMULATED)
     simulated = find_unnamed_preset(is_simulated)  # ours, without what is ours
-    name = (
-        read_word(document.get("label")) or shorten_name(model.removesuffix(SIMULATED)) or Path(source).stem
-    )
-    yield Reported(
+    yield json_fields.make_run(
+        VLLM.name,
+        read_word(document.get("label")) or shorten_name(model.removesuffix(SIMULATED)),
+        figures,
+        Load(**read_fields(document, _LOAD)),
+        source,
+        [*([describe_simulation(simulated)] if simulated else []), *_list_remarks(document, figures)],
         simulated=simulated,
-        name=name,
-        figures=figures,
-        load=Load(**read_fields(document, _LOAD)),
-        source=source,
-        told_by=VLLM.name,
         engine="vLLM" if document.get("backend") == "vllm" else "",
         started=json_fields.parse_local_time(
             lambda date: datetime.strptime(date, _DATE), document.get("date")
-        ),
-        remarks=(
-            *filter(None, [simulated and describe_simulation(simulated)]),
-            *empty,
-            *_list_remarks(document, figures),
         ),
     )
 
@@ -153,7 +144,6 @@ def _read_sglang(document: Mapping[str, Any], source: str) -> Iterator[Reported]
     figures |= {key: value for key, value in values.items() if value is not None}
     errors = read_list(document.get("errors"))
     figures["failed"] = json_fields.count_failures(errors)
-    figures, empty = json_fields.require_measured(figures, source)
     load = read_fields(document, _LOAD)
     if load["requests"] is None:  # those that were sent: `completed` are those that succeeded
         load["requests"] = len(errors) or None
@@ -169,25 +159,13 @@ def _read_sglang(document: Mapping[str, Any], source: str) -> Iterator[Reported]
     engine = "vLLM" if backend == "vllm" else ""
     if read_mapping(document.get("server_info")) or backend == "sglang":
         engine = f"SGLang {find_first(document, read_word, 'server_info.version') or ''}".strip()
-    yield Reported(
-        name=read_word(document.get("tag")) or shorten_name(path or "") or Path(source).stem,
-        figures=figures,
-        load=Load(**load),
-        source=source,
-        told_by=SGLANG.name,
-        engine=engine,
-        remarks=(*empty, *_list_sglang_remarks(document, figures)),
-    )
-
-
-def _list_sglang_remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
-    if "mean_e2el_ms" in figures:
-        yield LAST_LINE
-    if read_word(document.get("backend")) in ("sglang", "sglang-native"):
-        yield _SMEARED
+    remarks = [LAST_LINE] if "mean_e2el_ms" in figures else []
+    remarks += [_SMEARED] if named["backend"] in ("sglang", "sglang-native") else []
     counted, again = figures.get("total_output_tokens"), figures.get("total_output_tokens_retokenized")
     if counted and again and abs(again / counted - 1) > _FAR:
-        yield f"{counted:.0f} generated tokens are reported, but its text has {again:.0f}"
+        remarks.append(f"{counted:.0f} generated tokens are reported, but its text has {again:.0f}")
+    name = read_word(document.get("tag")) or shorten_name(path or "")
+    yield json_fields.make_run(SGLANG.name, name, figures, Load(**load), source, remarks, engine=engine)
 
 
 SGLANG = ClientFormat(
