@@ -16,8 +16,6 @@ PRINTED = Path(__file__).parents[2] / "data/printed"
 TWO = (PRINTED / "guidellm_0.2.txt").read_text("utf-8")
 # As 0.4 and later do.
 THREE = (PRINTED / "guidellm_0.4.txt").read_text("utf-8")
-# As 0.8 does, with the means and their intervals.
-MEANS = (PRINTED / "guidellm_0.8.txt").read_text("utf-8")
 
 
 def read(text: str) -> list[dict[str, object]]:
@@ -28,61 +26,6 @@ def read(text: str) -> list[dict[str, object]]:
          "rate": run.load.request_rate_per_s, **run.figures}
         for run in runs
     ]  # fmt: skip
-
-
-BOTH = [
-    (TWO, {
-        "name": "granite-3.3-8b-instruct", "load": "synchronous", "limit": 1, "rate": float("inf"),
-        "duration": 40.9, "completed": 10.0, "failed": 0.0, "total_input_tokens": 5122.0,
-        "total_output_tokens": 2560.0, "request_throughput": 0.24, "concurrency": 1.0,
-        "output_throughput": 62.6, "total_token_throughput": 312.8,
-        "mean_e2el_ms": 4090.0, "median_e2el_ms": 4090.0, "p99_e2el_ms": 4100.0,
-        "mean_ttft_ms": 58.7, "median_ttft_ms": 57.8, "p99_ttft_ms": 61.8,
-        "mean_tpot_ms": 15.8, "median_tpot_ms": 15.8, "p99_tpot_ms": 15.8,
-    }, {"load": "constant@0.69", "rate": 0.69, "completed": 27.0, "mean_e2el_ms": 4540.0,
-        "p99_ttft_ms": 80.0, "output_throughput": 165.1}),
-    (THREE, {
-        "name": "Meta-Llama-3.1-8B-Instruct-FP8-dynamic", "load": "concurrent, row 1", "limit": None,
-        "rate": float("inf"), "duration": 30.0, "total_input_tokens": 18018.0,
-        "total_output_tokens": 8448.0, "request_throughput": 1.1, "concurrency": 32.0,
-        "output_throughput": 414.5, "total_token_throughput": 1306.9,
-        "median_e2el_ms": 20400.0, "p95_e2el_ms": 21800.0, "median_ttft_ms": 1465.9,
-        "p95_ttft_ms": 2797.0, "median_tpot_ms": 74.3, "p95_tpot_ms": 76.1,
-    }, {"load": "concurrent, row 2", "concurrency": 64.0, "median_ttft_ms": 2212.2,
-        "output_throughput": 545.7, "p95_tpot_ms": 103.0}),
-]  # fmt: skip
-
-
-def test_the_means_of_0_8_are_read_without_their_intervals() -> None:
-    (run,) = read(MEANS)
-    assert run == {
-        "name": "x", "load": "concurrent@4", "limit": 4, "rate": float("inf"), "duration": 0.5,
-        "completed": 20.0, "failed": 0.0, "total_input_tokens": 1246.0, "total_output_tokens": 640.0,
-        "mean_e2el_ms": 100.0, "median_e2el_ms": 100.0, "p95_e2el_ms": 100.0, "mean_ttft_ms": 7.1,
-        "median_ttft_ms": 5.1, "p95_ttft_ms": 15.2, "concurrency": 3.6, "request_throughput": 42.2,
-        "output_throughput": 1350.6, "total_token_throughput": 3980.1,
-    }  # fmt: skip
-
-
-@loop_over("text", [TWO, THREE])
-def test_a_run_names_the_line_of_its_row_as_source(text: str) -> None:
-    """That of the last table."""
-    runs = guidellm_reports.read_report(text, Path("x.txt"))
-    lines = text.splitlines()
-    rows = [lines[int(run.source.rpartition(":")[2]) - 1] for run in runs]
-    assert [row.strip("| ").partition("|")[0].strip() for row in rows] == [
-        run.load.name.partition(",")[0] for run in runs
-    ]
-
-
-@loop_over(("text", "first", "second"), BOTH)
-@loop_over("behind", ["", "  ", "\x1b[1m"])
-def test_every_row_is_a_run(
-    text: str, behind: str, first: dict[str, object], second: dict[str, object]
-) -> None:
-    one, two = read("\n".join(behind + line for line in text.splitlines()))
-    assert one == first
-    assert two == {**two, **second}
 
 
 UNEVEN = [

@@ -13,59 +13,10 @@ from loadgen.study.importers import result_sources
 from loadgen.study.run_summary import Reported
 from loadgen.verdict.verdict import Level
 
-AIS_BENCH = """
-╒══════════════════════════╤═════════╤═════════════════╤═════════════════╤═════════════════╤═════╕
-│ Performance Parameters   │ Stage   │ Average         │ Median          │ P99             │  N  │
-╞══════════════════════════╪═════════╪═════════════════╪═════════════════╪═════════════════╪═════╡
-│ E2EL                     │ total   │ 1590.0 ms       │ 1590.0 ms       │ 1680.0 ms       │ 100 │
-├──────────────────────────┼─────────┼─────────────────┼─────────────────┼─────────────────┼─────┤
-│ TTFT                     │ total   │ 80.0 ms         │ 79.0 ms         │ 120.0 ms        │ 100 │
-├──────────────────────────┼─────────┼─────────────────┼─────────────────┼─────────────────┼─────┤
-│ InputTokens              │ total   │ 1024.0          │ 1024.0          │ 1024.0          │ 100 │
-├──────────────────────────┼─────────┼─────────────────┼─────────────────┼─────────────────┼─────┤
-│ OutputTokenThroughput    │ total   │ 80.5 token/s    │ 80.5 token/s    │ 84.0 token/s    │ 100 │
-╘══════════════════════════╧═════════╧═════════════════╧═════════════════╧═════════════════╧═════╛
-╒══════════════════════════╤═════════╤═══════════════════╕
-│ Common Metric            │ Stage   │ Value             │
-╞══════════════════════════╪═════════╪═══════════════════╡
-│ Success Requests         │ total   │ 100               │
-├──────────────────────────┼─────────┼───────────────────┤
-│ Max Concurrency          │ total   │ 8                 │
-├──────────────────────────┼─────────┼───────────────────┤
-│ Request Throughput       │ total   │ 5.0 req/s         │
-├──────────────────────────┼─────────┼───────────────────┤
-│ Output Token Throughput  │ total   │ 640.0 token/s     │
-╘══════════════════════════╧═════════╧═══════════════════╛
-"""
 HEAD = "### Qwen3-8B\n\n"
 SPEEDS = "|---|---|---|\n"
 # By their form: a page, and of each run that it has the load and some figures.
 PAGES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
-    "ais_bench": (
-        AIS_BENCH,
-        [
-            (
-                "8 at a time",
-                {
-                    "mean_ttft_ms": 80, "median_ttft_ms": 79, "p99_ttft_ms": 120, "mean_e2el_ms": 1590,
-                    "output_throughput": 640, "request_throughput": 5, "completed": 100,
-                },
-            )
-        ],
-    ),
-    "units in the cells": (
-        f"{HEAD}| | avg | p50 | p99 |\n|---|---|---|---|\n| TTFT | 80 ms | 79 ms | 0.12 s |\n"
-        "| TPOT | 11.9 ms | 11.9 ms | 12.4 ms |\n",
-        [("", {"mean_ttft_ms": 80, "median_ttft_ms": 79, "p99_ttft_ms": 120, "p99_tpot_ms": 12.4})],
-    ),
-    "a column of statistics": (
-        f"{HEAD}| Concurrency | Stat | TTFT (ms) |\n{SPEEDS}| 8 | mean | 80 |\n| 8 | p99 | 120 |\n"
-        "| 64 | mean | 180 |\n| 64 | p99 | 920 |\n",
-        [
-            ("8 at a time", {"mean_ttft_ms": 80, "p99_ttft_ms": 120}),
-            ("64 at a time", {"mean_ttft_ms": 180, "p99_ttft_ms": 920}),
-        ],
-    ),
     "a column of statistics first": (
         f"{HEAD}| Stat | Concurrency | TTFT (ms) |\n{SPEEDS}| mean | 8 | 80 |\n| p99 | 8 | 120 |\n"
         "| mean | 64 | 180 |\n| p99 | 64 | 920 |\n",
