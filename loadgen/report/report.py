@@ -131,7 +131,6 @@ def _describe_roofline(result: Result, options: ReportOptions) -> Iterable[str]:
 
 
 def _summarize_roofline(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield a line on the share of the machine's best decoding speed that was reached, if known."""
     if (ceiling := result.facts.ceiling) is None:
         return
     step = bound.compare_decode(ceiling, *list_bound_figures(result.facts, result.metrics))

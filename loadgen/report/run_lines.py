@@ -147,7 +147,6 @@ def name_data(facts: Facts) -> str:
 
 
 def _describe_rows(facts: Facts, why: bool = True) -> str:
-    """Describe the data's kind and file, how many rows are sent, and what is changed or left out."""
     data = facts.data
     parts = [data.kind]
     if data.file:
@@ -246,7 +245,6 @@ def _list_reuse(facts: Facts, records: Records) -> Iterator[str]:
 
 
 def _list_schedule(schedule: ScheduleFacts) -> Iterator[str]:
-    """Yield lines on a trace's window, span and rate, and on how its times were changed."""
     end = "its end" if schedule.end_s is None else f"{schedule.end_s:,g} s"
     whole = schedule.end_s is None and not schedule.start_s
     part = "the whole trace" if whole else f"{schedule.start_s:,g} s to {end} of the trace"
@@ -433,7 +431,6 @@ def summarize_client(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _name_workers(client: Client) -> str:
-    """Name the number of workers and the CPUs they were pinned to; "" for one worker."""
     if client.workers == 1:
         return ""
     return f"{client.workers} workers{f' on CPUs {client.cpus}' if client.cpus else ''}, "

@@ -101,7 +101,6 @@ def make_sections(
 
 
 def _lay_out(section: Section, result: Result, options: ReportOptions, tabled: bool) -> list[list[str]]:
-    """Lay out a section's entries, each a list of wrapped lines; it has none in a run that lacks it."""
     if not is_shown(section, result):
         return []
     screen, lines = options.screen, (options.short and section.short) or section.lines

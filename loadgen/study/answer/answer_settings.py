@@ -180,7 +180,6 @@ def read_scores(file: str) -> dict[str, Value]:
 
 
 def _find_score(metrics: Mapping[str, Any]) -> tuple[str, Value] | None:
-    """Find the name and value of a task's first metric; None if it has none."""
     for key, number in metrics.items():
         name, comma, chosen = key.partition(",")
         value = read_figure(number)

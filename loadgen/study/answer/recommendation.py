@@ -224,7 +224,6 @@ def _count_within(
 
 
 def _judge_kl(candidate: Candidate, asked: AnswerRequest) -> Judged | None:
-    """Judge how far a candidate is from the reference by both ends of the interval of its KL divergence."""
     if asked.max_kl is None:
         return None
     wanted = f"a KL of {asked.max_kl:g}"
@@ -242,7 +241,6 @@ def _judge_kl(candidate: Candidate, asked: AnswerRequest) -> Judged | None:
 
 
 def _format(value: float) -> str:
-    """Write a value with three digits, or all before the point."""
     return f"{value:.3g}" if not 1e3 <= value < 1e9 else f"{value:.0f}"
 
 

@@ -277,7 +277,6 @@ def _find_asked_output(runs: Sequence[Reported]) -> float | None:
 
 
 def _list_remarks(baseline: str, reference: BaselineRuns, rows: Sequence[Line]) -> Iterator[str]:
-    """Yield remarks on the whole table: simulated runs, one row, a missing baseline, units, no pairs."""
     every = [run for line in rows for run in line.runs]
     if any(run.simulated for run in every):
         yield SIMULATION

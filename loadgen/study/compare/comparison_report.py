@@ -262,7 +262,6 @@ def _list_leads(comparison: ComparedLoad, shared: Collection[str]) -> Iterator[t
 
 
 def _make_table(comparison: ComparedLoad) -> Table:
-    """Make the table of a row a checkpoint: each figure with its verdict, and its ratio to the baseline's."""
     judged = [figure for figure in comparison.figures if figure.key not in _MEASURED]
     judged.sort(key=lambda figure: figure.key != comparison.headline)
     figures = [*judged, *(figure for figure in comparison.figures if figure.key in _MEASURED)]
@@ -346,7 +345,6 @@ def format_spread(figure: ComparedFigure, summary: Mean) -> str:
 
 
 def _list_legend(comparison: ComparedLoad) -> Iterator[str]:
-    """Yield the meaning of the marks that a table has: intervals, and verdicts."""
     if any(summary.units > 1 for line in comparison.lines for summary in line.summaries.values()):
         yield "± half of the mean's 95 % confidence interval"
     summaries = (summary for line in comparison.lines for summary in line.summaries.values())

@@ -337,11 +337,6 @@ def _list_cells(row: LimitRow) -> tuple[str, ...]:
 
 
 def _list_notes(compared: ComparedLimits) -> Iterator[str]:
-    """Yield the notes below a table of limits, in order.
-
-    They are: ratios, searches that are not in the figures, repeats that are far apart, a row alone, reasons
-    of verdicts, how these were judged, and simulated runs.
-    """
     yield from filter(None, (describe_limit_ratio(compared, row) for row in compared.rows))
     for row in compared.rows:
         for search in row.searches:

@@ -177,5 +177,4 @@ def _average_categories(runs: Sequence[Reported]) -> dict[str, float] | None:
 
 
 def _invert(effect: Effect) -> Factor:
-    """Return how many times as fast a row is by an effect on a time."""
     return Factor(1 / effect.ratio, 1 / effect.high, 1 / effect.low)

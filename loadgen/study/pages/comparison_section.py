@@ -50,7 +50,6 @@ def make_compared_section(comparison: ComparedLoad, number: int) -> Passage:
 
 
 def _list_tables(comparison: ComparedLoad) -> Iterator[Passage]:
-    """Yield statistics if known, ranking of several rows, and effect of several quantizations."""
     if (statistics := _make_statistics_table(comparison)).body:
         yield Passage("Statistics of every difference", table=statistics)
     ranking, effects = rankings.make_ranking_table(comparison), rankings.make_effect_table(comparison)

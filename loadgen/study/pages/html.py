@@ -75,7 +75,6 @@ def encode_panel(panel: Panel) -> str:
 
 
 def _read_files(names: tuple[str, ...]) -> str:
-    """Return the files' contents one after another, a licence as a comment."""
     contents = ((name, (_HERE / name).read_text("utf-8")) for name in names)
     return "".join(f"/*! uPlot\n{text}*/\n" if "LICENSE" in name else text for name, text in contents)
 

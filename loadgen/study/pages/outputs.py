@@ -86,13 +86,7 @@ class _Given:
     @cached_property
     def alone(self) -> list[ComparedLoad]:
         """The comparisons of runs that are of no search; [] without such runs and failures."""
-        if not self.read.limits:
-            return self.comparisons
-        outside = {run.source for run in self.read.outside_searches.reported}
-        runs = [run for run in self.reported if run.source in outside]
-        if not runs and not self.read.failures:
-            return []
-        return compare_runs(runs, self._ask, self.read.failures, self._completed[1])
+        return compare_command.compare_sources(self.read, self._ask) if self.read.limits else self.comparisons
 
     @cached_property
     def compared_limits(self) -> list[ComparedLimits]:

@@ -90,7 +90,6 @@ def _count_columns(names: Sequence[str]) -> int:
 
 
 def _draw_curves(axes: Axes, panel: Panel) -> None:
-    """Draw a panel's band, curves and spans with axes, title and legend."""
     axes.set_title(panel.title, loc="left", size=12, weight="bold")
     axes.set_xlabel(f"{panel.x_label} (log)" if panel.x_log else panel.x_label, loc="right")
     axes.set_ylabel(f"{panel.y_label} (log)" if panel.y_log else panel.y_label)
@@ -180,7 +179,6 @@ def _place_labels(axes: Axes) -> None:
 
 
 def _draw_bars(axes: Axes, panel: Panel) -> None:
-    """Draw bars from the top down, each below its name and figure, with its interval and its best value."""
     axes.set_title(panel.title, loc="left", size=12, weight="bold")
     axes.set(xlim=(0, panel.reach), ylim=(len(panel.bars) - 0.6, -0.6))
     axes.set_axis_off()

@@ -393,7 +393,6 @@ def plot_waits(run: Result) -> Iterator[Panel]:
 
 
 def _plot_longest(run: Result, panel: Panel, waits: PartRows) -> Panel:
-    """Draw the waits into a panel, a bar each: its parts one after another, in the order of PARTS."""
     ends_ms, at = np.cumsum(waits.parts, axis=0) / MS_NS, np.arange(1.0, len(waits) + 1)
     spans = []
     for time in list_part_times(waits):

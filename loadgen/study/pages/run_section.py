@@ -176,13 +176,11 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool, divide: bool) -> It
 
 
 def _make_section(title: str, run: Result) -> Passage:
-    """Make the passage of the report's sections that stand under a title of the page."""
     lines = (line.removeprefix(f"{title.lower()}: ") for line in report.list_page_lines(title, run))
     return Passage(title, lines=tuple(lines), table=report.find_page_table(title, run))
 
 
 def _add_percentiles(run: Result) -> Metrics:
-    """Return the run's metrics with P90, P95 and P99 of latencies added to the requested percentiles."""
     ask = run.ask
     missing = [rank for rank in _RANKS if rank not in ask.metric_percentiles]
     if not missing:
@@ -193,7 +191,6 @@ def _add_percentiles(run: Result) -> Metrics:
 
 
 def _make_latency_table(run: Result, metrics: Metrics) -> Table:
-    """Make the table of latencies in ms: n, mean, std, min, percentiles and max; few samples are noted."""
     requested = run.facts.ask().metric_percentiles
     ranks = sorted({*_RANKS, *requested} - {50.0})
     rows: list[tuple[str, ...]] = []
@@ -318,7 +315,6 @@ def _make_failure_card(reported: Reported) -> Iterator[Card]:
 
 
 def _make_own_cards(run: Result) -> Iterator[Card]:
-    """Yield the cards of goodput, objectives, energy and memory, as far as they are known."""
     metrics, limits, sensed = run.metrics, run.facts.ask().goodput_limits, run.facts.sensed
     if (per_s := metrics.goodput_per_s) is not None:
         share = 100 * (metrics.slo_attainment or 0.0)

@@ -358,7 +358,6 @@ def _make_quality(
     doubts: tuple[str, ...] = (),
     **settings: Any,
 ) -> Quality:
-    """Make a quality of figures, each of which may be the reason why it is not known."""
     held = candidate or reference
     engines = {"candidate_engine": held.header.engine, "reference_engine": reference.header.engine}
     digests = {"text": held.header.text_digest, "reference": reference.digest}

@@ -193,7 +193,6 @@ def open_run(
 
 
 def _open_session(options: Options, stack: ExitStack, interrupts: Interrupts) -> Session:
-    """Start or reach a server, which ends with `stack` if it was started here; raises LoadgenError."""
     workload = profile.build({})
     session = attach(options, collect_settings(options, [workload]), workload, stack, interrupts)
     stack.enter_context(session.access.secrets.hide_in_errors())  # servers repeat what they are sent
