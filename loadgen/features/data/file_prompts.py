@@ -94,26 +94,23 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
             input_lens[i], ids[i] = len(prompt), True
         elif i < len(rows):
             counting.add(i, prompt)
-        output_lens[i] = asked if asked > 0 else _read_length(lines, i, fields)
+        length: int | None = asked
+        if asked <= 0:
+            has_length = "output_tokens" in fields
+            length = (
+                row_kinds.decode_value(lines, i, fields, "output_tokens", _LENGTH) if has_length else None
+            )
+        if length is None:
+            raise lines.refusal(i, _NO_LENGTH)
+        if not 0 < length <= MOST_TOKENS:
+            raise lines.refusal(i, f"has {length} `output_tokens`: give 1 to {MOST_TOKENS}")
+        output_lens[i] = length
     counting.finish()
     made = FilePrompts(lines, rows, (input_lens[rows], output_lens[rows]), ids[rows])
     named = list_first([quote_value(key) for key in sorted(unread)], _SHOWN)
     notes = (f"keys of its rows that are not sent: {named}",) if unread else ()
     facts = row_kinds.make_facts(kind, lines, rows)
     return SourcedRequests(made, facts, notes=(*counting.notes, *notes))
-
-
-def _read_length(lines: Lines, i: int, fields: row_kinds.RowObject) -> int:
-    length = (
-        row_kinds.decode_value(lines, i, fields, "output_tokens", _LENGTH)
-        if "output_tokens" in fields
-        else None
-    )
-    if length is None:
-        raise lines.refusal(i, _NO_LENGTH)
-    if not 0 < length <= MOST_TOKENS:
-        raise lines.refusal(i, f"has {length} `output_tokens`: give 1 to {MOST_TOKENS}")
-    return int(length)
 
 
 class PromptTokens:

@@ -10,7 +10,6 @@ from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.rule import Evidence, Origin, Source, note, suspect
 from loadgen.base.text import format_count
 from loadgen.figures.metrics import count_cached_tokens
-from loadgen.figures.session_rows import SessionRows
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.sending.gate import NEVER_NS
 from loadgen.verdict.evidence import RunEvidence, limit_doubts, percent
@@ -114,11 +113,22 @@ def context_limit(run: RunEvidence) -> Evidence | None:
 )
 def session_forgotten(run: RunEvidence) -> Evidence | None:
     """Find evidence that under 10 % of the prompt tokens that a session had sent before were cached."""
-    sessions = run.sessions
-    shared = 0 if sessions is None else _count_repeated_tokens(run, sessions)
-    if sessions is None or not shared:
+    sessions, records, waits = run.sessions, run.records, run.waits
+    if sessions is None:
         return None
-    hits, looked_up, _ = count_cached_tokens(run.records, ~run.begins)
+    # What later turns share with the turn before, of the same line, by usage; of a trace that says which
+    # prompts share blocks, these at most.
+    lanes = np.zeros(len(records), np.int64) if waits is None else waits.lanes[records.index]
+    order = np.lexsort((lanes, sessions.session))  # the turns of a line stay in order
+    tokens = records.input_tokens[order]
+    both = np.diff(sessions.session[order]) == 0
+    both &= (np.diff(lanes[order]) == 0) & records.ok[order][1:] & (tokens[1:] >= 0) & (tokens[:-1] >= 0)
+    shared = int(np.minimum(tokens[:-1], tokens[1:])[both].sum())
+    recorded = run.facts.data.reusable_tokens if run.facts.profile.trace else None
+    shared = shared if recorded is None else min(shared, recorded)
+    if not shared:
+        return None
+    hits, looked_up, _ = count_cached_tokens(records, ~run.begins)
     source = "usage"
     if not looked_up:
         window = run.window
@@ -129,22 +139,6 @@ def session_forgotten(run: RunEvidence) -> Evidence | None:
         return None
     repeated = f"of {shared} prompt tokens that sessions had sent in their turn before"
     return f"{repeated}, {hits} ({percent(hits / shared)}) were cached ({source})"
-
-
-def _count_repeated_tokens(run: RunEvidence, sessions: SessionRows) -> int:
-    """Sum the prompt tokens of later turns that the turn before, of the same line, had sent too, by usage.
-
-    Of a trace that says which prompts share blocks, these at most.
-    """
-    records, waits = run.records, run.waits
-    lanes = np.zeros(len(records), np.int64) if waits is None else waits.lanes[records.index]
-    order = np.lexsort((lanes, sessions.session))  # the turns of a line stay in order
-    tokens = records.input_tokens[order]
-    both = np.diff(sessions.session[order]) == 0
-    both &= (np.diff(lanes[order]) == 0) & records.ok[order][1:] & (tokens[1:] >= 0) & (tokens[:-1] >= 0)
-    repeated = int(np.minimum(tokens[:-1], tokens[1:])[both].sum())
-    recorded = run.facts.data.reusable_tokens if run.facts.profile.trace else None
-    return repeated if recorded is None else min(repeated, recorded)
 
 
 @note(

@@ -23,7 +23,6 @@ from loadgen.figures.distribution import Distribution
 from loadgen.figures.metrics import count_cached_tokens, measure_part
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.session_rows import SessionRows, find_sessions
-from loadgen.plan.planned_requests import Waits
 from loadgen.records.record import Records
 from loadgen.report.run_directory import Result
 from loadgen.report.section import PartColumn, ReportOptions, make_part_table
@@ -260,7 +259,15 @@ def _find_paths(run: Result) -> tuple[Bool, Bool, Int64, Int64]:
     whole = np.repeat(sessions.finished, sessions.sent)
     row_of = np.full(len(waits.lanes), _NONE)
     row_of[records.index] = np.arange(len(records))
-    latest = _find_last_awaited(records, waits, row_of)
+    # Of those that each one waited for, the one that ended last; none of a root.
+    counts = np.diff(waits.starts)[records.index]
+    ends = np.cumsum(counts)
+    rows = np.repeat(np.arange(len(records)), counts)
+    place = np.arange(len(rows)) + np.repeat(waits.starts[records.index] - (ends - counts), counts)
+    before = row_of[waits.before[place]]
+    order = np.lexsort((np.where(before == _NONE, 0, records.end_ns[before]), rows))
+    latest, waited = np.full(len(records), _NONE), counts > 0
+    latest[waited] = before[order[ends[waited] - 1]]
     begun_ns = np.repeat(records.intended_ns[sessions.first[:-1]], sessions.sent)
     ready_ns = np.where(latest == _NONE, begun_ns, records.end_ns[latest])
     on_path = np.zeros(len(records), np.bool_)
@@ -273,20 +280,6 @@ def _find_paths(run: Result) -> tuple[Bool, Bool, Int64, Int64]:
         at = at[at != _NONE]
     tool_ns = np.zeros(len(records), np.int64) if waits.tool_ns is None else waits.tool_ns[records.index]
     return on_path, whole, ready_ns, tool_ns
-
-
-def _find_last_awaited(records: Records, waits: Waits, row_of: Int64) -> Int64:
-    """Find the row of the request that ended last of those each one waited for; -1 if it waited for none."""
-    counts = np.diff(waits.starts)[records.index]
-    ends = np.cumsum(counts)
-    rows = np.repeat(np.arange(len(records)), counts)
-    at = np.arange(len(rows)) + np.repeat(waits.starts[records.index] - (ends - counts), counts)
-    before = row_of[waits.before[at]]
-    order = np.lexsort((np.where(before == _NONE, 0, records.end_ns[before]), rows))
-    latest = np.full(len(records), _NONE)
-    has = counts > 0
-    latest[has] = before[order[ends[has] - 1]]
-    return latest
 
 
 class SessionFigures(msgspec.Struct, frozen=True):

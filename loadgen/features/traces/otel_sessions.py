@@ -125,26 +125,22 @@ def read_sessions(file: SpanFile) -> dict[str, list[KeptSpan]]:
         count += len(spans)
         if count > _MOST_SPANS:
             raise file.lines.file.refusal(f"holds more than {_MOST_SPANS:,} spans: cut out a part of it")
-        _keep_spans(file, row, spans, traces)
+        for place, span in enumerate(spans):
+            if not span.id or not span.trace:
+                raise file.refusal(row, span.id, "has no id, or no trace's id")
+            if span.end_ns < span.begin_ns:
+                early_s = (span.begin_ns - span.end_ns) / 1e9
+                raise file.refusal(row, span.id, f"ends {early_s:g} s before it begins")
+            own = traces.setdefault(span.trace, {})
+            if span.id in own:
+                raise file.refusal(row, span.id, "stands twice in its trace: a span's id is its own")
+            own[span.id] = _keep(span, row, place)
     sessions: dict[str, list[KeptSpan]] = {}
     for name, kept in traces.items():
         _place_spans(file, kept)
         conversation = next((span.conversation for span in kept.values() if span.conversation), "")
         sessions.setdefault(conversation or name, []).extend(kept.values())
     return sessions
-
-
-def _keep_spans(file: SpanFile, row: int, spans: list[Span], traces: dict[str, dict[str, KeptSpan]]) -> None:
-    for place, span in enumerate(spans):
-        if not span.id or not span.trace:
-            raise file.refusal(row, span.id, "has no id, or no trace's id")
-        if span.end_ns < span.begin_ns:
-            early_s = (span.begin_ns - span.end_ns) / 1e9
-            raise file.refusal(row, span.id, f"ends {early_s:g} s before it begins")
-        own = traces.setdefault(span.trace, {})
-        if span.id in own:
-            raise file.refusal(row, span.id, "stands twice in its trace: a span's id is its own")
-        own[span.id] = _keep(span, row, place)
 
 
 def _keep(span: Span, row: int, place: int) -> KeptSpan:

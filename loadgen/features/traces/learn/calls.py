@@ -167,16 +167,12 @@ Found = Call | CallEnd | SkippedRow
 Rows = Iterator[tuple[int, Found]]  # with the number of the row that it stands in
 
 
-class ValueFault(ValueError):
-    """What is wrong with a value of a row, and what to give in its place."""
-
-
 def read_time_ns(value: Any, unit_ns: int = 0) -> int:
     """Read a time as nanoseconds: a date with or without a zone, or a number of `unit_ns`.
 
     A number without a unit is of seconds, or of milliseconds, microseconds or nanoseconds since 1970 where it
     would be beyond the year 5000 as seconds. A date without a zone is UTC. Fractions are read as decimals, so
-    that times of milliseconds stay on their grid. Raises ValueFault.
+    that times of milliseconds stay on their grid. Raises ValueError.
     """
     number: int | Decimal
     if isinstance(value, int) and not isinstance(value, bool):
@@ -195,32 +191,32 @@ def read_time_ns(value: Any, unit_ns: int = 0) -> int:
         if not number.is_finite():
             number = -1
     if number < 0:
-        raise ValueFault(
+        raise ValueError(
             f"{quote_value(value)} is no time: give a date and time, or seconds since any instant"
         )
     unit_ns = unit_ns or next((unit for least, unit in _UNITS_NS if number > least), SECOND_NS)
     if number > _FAR_S * SECOND_NS // unit_ns:
-        raise ValueFault(f"{quote_value(value)} is no time: it is too far away")
+        raise ValueError(f"{quote_value(value)} is no time: it is too far away")
     return round(number * unit_ns)
 
 
 def read_span_ns(value: Any, unit_ns: int) -> int:
-    """Read a duration in a unit as nanoseconds; UNKNOWN of None and "-"; raises ValueFault."""
+    """Read a duration in a unit as nanoseconds; UNKNOWN of None and "-"; raises ValueError."""
     if value in (None, "", "-"):
         return UNKNOWN
     number = _read_float(value)
     if not 0 <= number * unit_ns <= parsing.YEAR_S * SECOND_NS:
-        raise ValueFault(f"{quote_value(value)} is no duration: give a number from 0")
+        raise ValueError(f"{quote_value(value)} is no duration: give a number from 0")
     return round(number * unit_ns / US_NS) * US_NS  # floats are a little off the grid
 
 
 def read_size(value: Any, most: int = parsing.MOST_TOKENS) -> int:
-    """Read a whole number from 0 to `most`; UNKNOWN of None and "-"; raises ValueFault."""
+    """Read a whole number from 0 to `most`; UNKNOWN of None and "-"; raises ValueError."""
     if value in (None, "", "-"):
         return UNKNOWN
     number = _read_float(value)
     if isinstance(value, bool) or not 0 <= number <= most or number != int(number):
-        raise ValueFault(f"{quote_value(value)} is no whole number from 0 to {most}")
+        raise ValueError(f"{quote_value(value)} is no whole number from 0 to {most}")
     return int(number)
 
 
@@ -232,10 +228,10 @@ def _read_float(value: Any) -> float:
 
 
 def read_number(value: Any) -> float:
-    """Read a number, or a text of one, that a file of JSON can hold; raises ValueFault."""
+    """Read a number, or a text of one, that a file of JSON can hold; raises ValueError."""
     number = parsing.read_figure(_read_float(value))
     if number is None or isinstance(value, bool):
-        raise ValueFault(f"{quote_value(value)} is no number")
+        raise ValueError(f"{quote_value(value)} is no number")
     return number
 
 

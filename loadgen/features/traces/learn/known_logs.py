@@ -31,7 +31,6 @@ from loadgen.features.traces.learn.calls import (
     LogFile,
     Rows,
     SkippedRow,
-    ValueFault,
     keep_latest,
     read_number,
     read_sampling,
@@ -39,7 +38,7 @@ from loadgen.features.traces.learn.calls import (
     read_time_ns,
     write_messages,
 )
-from loadgen.features.traces.otel_sessions import KeptSpan, read_sessions
+from loadgen.features.traces.otel_sessions import read_sessions
 from loadgen.features.traces.otel_spans import SpanFile
 from loadgen.settings.request_settings import SAMPLING
 
@@ -91,7 +90,7 @@ def read_vllm(log: LogFile, *_: object) -> Rows:
         if any(mark in line for mark in _MARKS):
             try:
                 yield from ((row, found) for found in reader.read(line))
-            except ValueFault as fault:
+            except ValueError as fault:
                 raise log.refusal(str(fault), row) from None
 
 
@@ -216,7 +215,7 @@ def _split_literal(text: str) -> tuple[str, str]:
         return "", text
     found = _LITERAL.match(text)
     if found is None:
-        raise ValueFault("a prompt does not end: is the line cut?")
+        raise ValueError("a prompt does not end: is the line cut?")
     return found[0], text[found.end() :]
 
 
@@ -227,7 +226,7 @@ def _read_literal(literal: str) -> str | None:
     try:
         return str(ast.literal_eval(literal))
     except (ValueError, SyntaxError):
-        raise ValueFault("a prompt is no text of Python: is the line cut?") from None
+        raise ValueError("a prompt is no text of Python: is the line cut?") from None
 
 
 def _read_ids(text: str) -> list[int] | None:
@@ -238,9 +237,9 @@ def _read_ids(text: str) -> list[int] | None:
     try:
         return _DECODE_IDS(f"[{found[1]}]")
     except msgspec.ValidationError:
-        raise ValueFault("has a token id of more than 32 bits") from None
+        raise ValueError("has a token id of more than 32 bits") from None
     except msgspec.DecodeError:
-        raise ValueFault("has token ids that are no numbers: is the line cut?") from None
+        raise ValueError("has token ids that are no numbers: is the line cut?") from None
 
 
 def is_litellm(lines: list[str]) -> bool:
@@ -254,7 +253,7 @@ def read_litellm(log: LogFile, *_: object) -> Rows:
     for row, fields in _read_objects(log):
         try:
             yield row, _read_litellm_call(fields)
-        except ValueFault as fault:
+        except ValueError as fault:
             raise log.refusal(str(fault), row) from None
 
 
@@ -306,7 +305,7 @@ def _read_litellm_call(fields: dict[str, Any]) -> Call | SkippedRow:
         return SkippedRow(NO_ANSWER)
     begin_ns, end_ns = (read_time_ns(fields.get(key)) for key in ("startTime", "endTime"))
     if end_ns < begin_ns:
-        raise ValueFault("endTime is before startTime")
+        raise ValueError("endTime is before startTime")
     body = _read_nested(fields.get("proxy_server_request"))
     body = body.get("body", body) if isinstance(body, dict) else {}
     asked = next(
@@ -354,24 +353,23 @@ def read_otel_calls(log: LogFile, *_: object) -> Rows:
     file = SpanFile(lines)
     found = [(span, name) for name, spans in read_sessions(file).items() for span in spans if span.is_call]
     for span, name in sorted(found, key=lambda each: (each[0].row, each[0].place)):
-        why = span.explain_unsent()
-        yield span.row + 1, SkippedRow(why) if why else _read_span_call(file, span, name)
-
-
-def _read_span_call(file: SpanFile, span: KeptSpan, session: str) -> Call:
-    attributes = file.read_row(span.row)[span.place].attributes
-    sampling = {
-        key.removeprefix(_SAMPLED): value for key, value in attributes.items() if key.startswith(_SAMPLED)
-    }
-    return Call(
-        begin_ns=span.begin_ns,
-        end_ns=span.end_ns,
-        input_len=span.input_len if span.input_len > 0 else UNKNOWN,
-        output_len=UNKNOWN if span.is_limit else span.output_len,
-        output_limit=span.output_len if span.is_limit else UNKNOWN,
-        text=write_messages(otel_spans.read_prompt(attributes)) if span.messages else None,
-        conversation=session,
-        agents=span.above[1:],
-        cancelled=span.failed and _CANCELLED in str(attributes.get("error.type", "")).lower(),
-        sampling=read_sampling(sampling),
-    )
+        if why := span.explain_unsent():
+            yield span.row + 1, SkippedRow(why)
+            continue
+        attributes = file.read_row(span.row)[span.place].attributes
+        asked = {
+            key.removeprefix(_SAMPLED): attributes[key] for key in attributes if key.startswith(_SAMPLED)
+        }
+        call = Call(
+            begin_ns=span.begin_ns,
+            end_ns=span.end_ns,
+            input_len=span.input_len if span.input_len > 0 else UNKNOWN,
+            output_len=UNKNOWN if span.is_limit else span.output_len,
+            output_limit=span.output_len if span.is_limit else UNKNOWN,
+            text=write_messages(otel_spans.read_prompt(attributes)) if span.messages else None,
+            conversation=name,
+            agents=span.above[1:],
+            cancelled=span.failed and _CANCELLED in str(attributes.get("error.type", "")).lower(),
+            sampling=read_sampling(asked),
+        )
+        yield span.row + 1, call

@@ -120,7 +120,11 @@ def main(argv: Sequence[str]) -> int:
                 file.close()
             if not rows.rows:
                 raise UsageError(f"--scale {options.scale:g}: no session of {options.log} is left")
-            fidelity = _measure_fidelity(spool, learned)
+            # Blocks are held of one at a time; nothing is compared if one of them is too large.
+            compared, fidelity = _measure_columns(learned), None
+            if compared is not None and (own := list_log_calls(spool)) is not None:
+                log_figures = _measure_columns(own)
+                fidelity = None if log_figures is None else compare_measured(log_figures, compared)
             head = _make_head(name, spool, rows, options, left_out)
             if fidelity is not None:
                 head.fidelity = fidelity.json()
@@ -158,14 +162,6 @@ def _skip_cut_row(rows: Rows) -> Rows:
         if not fault.is_cut:
             raise
         yield 0, SkippedRow(CUT)
-
-
-def _measure_fidelity(spool: CallSpool, learned: LearnedColumns) -> Fidelity | None:
-    """Compare a workload with its log; None if one of them is too large. Blocks are held of one at a time."""
-    if (made := _measure_columns(learned)) is None or (log := list_log_calls(spool)) is None:
-        return None
-    own = _measure_columns(log)
-    return None if own is None else compare_measured(own, made)
 
 
 def _measure_columns(columns: LearnedColumns) -> tuple[LoadColumns, WorkloadFigures] | None:

@@ -26,7 +26,6 @@ from loadgen.features.traces.learn.calls import (
     LogFile,
     Rows,
     SkippedRow,
-    ValueFault,
     read_number,
     read_size,
     read_span_ns,
@@ -134,7 +133,7 @@ def read_access(log: LogFile, columns: Mapping[str, str], path: str) -> Rows:
         values = {ours: flat[name] for ours, name in known[shape] if flat[name] not in _BLANK}
         try:
             yield row, _read_cells(values, path, is_model_path, _NO_SIZE)
-        except ValueFault as fault:
+        except ValueError as fault:
             raise log.refusal(str(fault), row) from None
 
 
@@ -157,7 +156,7 @@ def read_table(log: LogFile, columns: Mapping[str, str], path: str) -> Rows:
         values = {ours: cells[name] for ours, name in columns.items() if cells.get(name) not in (None, "")}
         try:
             yield row, _read_cells(values, path, every, no_size)
-        except ValueFault as fault:
+        except ValueError as fault:
             raise log.refusal(str(fault), row) from None
 
 
@@ -172,7 +171,7 @@ def is_model_path(path: str) -> bool:
 def _read_cells(
     values: Cells, path: str, is_wanted: Callable[[str], bool], no_size: str
 ) -> Call | SkippedRow:
-    """Make the call of a row from its values by our names; raises ValueFault, `no_size` without a length."""
+    """Make the call of a row from its values by our names; raises ValueError, `no_size` without a length."""
     asked, status = str(values.get("path", "")), read_size(values.get("status"), 999)
     if path not in asked if path else not is_wanted(asked):
         return SkippedRow(NO_MODEL)
@@ -186,7 +185,7 @@ def _read_cells(
     )
     text = values.get("prompt")
     if input_len == UNKNOWN == input_bytes and not text:
-        raise ValueFault(no_size)
+        raise ValueError(no_size)
     return Call(
         begin_ns=begin_ns,
         end_ns=end_ns,
@@ -213,10 +212,10 @@ def _read_times(values: Cells) -> tuple[int, int]:
         if end is None and span_ns != UNKNOWN:
             end_ns = begin_ns + span_ns
         if end_ns != UNKNOWN and end_ns < begin_ns:
-            raise ValueFault("it ends before it begins")
+            raise ValueError("it ends before it begins")
         return begin_ns, end_ns
     if end is None:
-        raise ValueFault("has no time")
+        raise ValueError("has no time")
     end_ns = read_time_ns(*end)
     return end_ns - max(span_ns, 0), end_ns if span_ns != UNKNOWN else UNKNOWN
 

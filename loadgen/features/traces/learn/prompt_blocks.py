@@ -128,31 +128,21 @@ class PromptMeter:
         ids = call.ids
         if ids is None and call.text is not None and self._tokenizer is not None:
             ids = self._tokenizer.encode(call.text, add_special_tokens=False)
-        known = call.input_len
+        data, width = b"", 1
         if ids is not None:
-            data = np.array(ids, np.int64).astype("<i4").tobytes()
-            length = known if known != UNKNOWN else len(ids)
-            how = "in the log" if known != UNKNOWN or call.ids is not None else "by the tokenizer"
-            count = min(len(ids), length) // BLOCK
-            return self._note(self.prompts, how, length), data, BLOCK * _ID_BYTES, count
-        if call.text is not None:
-            data = call.text.encode("utf-8", "surrogatepass")
-            width = max(1, round(BLOCK * self.text_bytes))
-            estimated = math.ceil(len(data) / self.text_bytes)
-            length = known if known != UNKNOWN else estimated
-            how = (
-                "in the log"
-                if known != UNKNOWN
-                else f"estimated, {self.text_bytes:.3g} bytes of text a token"
-            )
-            count = min(len(data) // width, length // BLOCK)
-            return self._note(self.prompts, how, length), data, width, count
-        if known == UNKNOWN:
-            how = f"estimated, {self._input_bytes:g} bytes of a body a token"
-            known = self._note(self.prompts, how, math.ceil(max(call.input_bytes, 0) / self._input_bytes))
+            data, width, tokens = np.array(ids, np.int64).astype("<i4").tobytes(), BLOCK * _ID_BYTES, len(ids)
+            how = "in the log" if call.ids is not None else "by the tokenizer"
+        elif call.text is not None:
+            data, width = call.text.encode("utf-8", "surrogatepass"), max(1, round(BLOCK * self.text_bytes))
+            tokens = math.ceil(len(data) / self.text_bytes)
+            how = f"estimated, {self.text_bytes:.3g} bytes of text a token"
         else:
-            self._note(self.prompts, "in the log", known)
-        return known, b"", 1, 0
+            tokens = math.ceil(max(call.input_bytes, 0) / self._input_bytes)
+            how = f"estimated, {self._input_bytes:g} bytes of a body a token"
+        if call.input_len != UNKNOWN:
+            tokens, how = call.input_len, "in the log"
+        self.prompts[how] += 1
+        return tokens, data, width, min(len(data) // width, tokens // BLOCK)
 
     def _measure_answer(self, call: Call) -> int:
         """Return an answer's tokens; UNKNOWN where only its end or its limit may tell."""
