@@ -5,7 +5,6 @@ These are a pipe with its parent, and with other workers the queue of a closed l
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import mmap
 import os
@@ -30,9 +29,7 @@ from loadgen.transport.capture_process import describe_fault, end_with_parent, r
 from loadgen.transport.failure import Failure
 from loadgen.transport.sending.job import Job
 
-_LENGTH = struct.Struct("=Q")
-_PIECE_BYTES = 1 << 18
-_STOP = b"s"
+LENGTH = struct.Struct("=Q")  # before each message
 _READY_NS = 20_000_000  # from the moment that all are ready to the start: each learns of it in time
 _INDEX_BYTES = 8
 
@@ -147,7 +144,7 @@ class WorkerEnd:
     def send(self, message: WorkerMessage) -> None:
         """Send a message, blocking until it is delivered."""
         data = self._encoder.encode(message)
-        self.sock.sendall(_LENGTH.pack(len(data)) + data)
+        self.sock.sendall(LENGTH.pack(len(data)) + data)
 
     def stop_asked(self) -> bool:
         """Read, without blocking, whether the parent asks to stop; raises ConnectionError if it is gone."""
@@ -158,47 +155,6 @@ class WorkerEnd:
         if not data:
             raise ConnectionError("the process that forked this worker is gone")
         return True
-
-
-class ParentEnd:
-    """The parent's end of a worker's pipe; it never blocks."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
-        self.sock = sock
-        self.closed = False  # the worker and its capturing process have ended
-        self._buffer = bytearray()
-        self._decoder = msgspec.msgpack.Decoder(WorkerMessage)
-
-    def stop(self) -> None:
-        """Ask the worker to end what is in flight; nothing happens if it has ended."""
-        with contextlib.suppress(OSError):  # it has ended by itself
-            self.sock.send(_STOP)
-
-    def messages(self) -> Iterator[WorkerMessage]:
-        """Read once without blocking and yield the complete messages; a part of one is kept for later.
-
-        `closed` is set once the worker's end is.
-        """
-        try:
-            data = self.sock.recv(_PIECE_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        self.closed = not data
-        self._buffer += data
-        begin = 0
-        while len(self._buffer) - begin >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._buffer, begin)
-            end = begin + _LENGTH.size + length
-            if len(self._buffer) < end:
-                break
-            with memoryview(self._buffer) as view:
-                message = self._decoder.decode(view[begin + _LENGTH.size : end])
-            yield message
-            begin = end
-        del self._buffer[:begin]
 
 
 class Queue:

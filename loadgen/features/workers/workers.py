@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
@@ -25,12 +26,13 @@ from loadgen.base import clock
 from loadgen.base.errors import MeasureError
 from loadgen.base.printing import flush_standard_streams
 from loadgen.features.workers.worker_process import (
+    LENGTH,
     EndedRequests,
-    ParentEnd,
     Queue,
     Shared,
     Together,
     WorkerEnd,
+    WorkerMessage,
     WorkerResult,
     WorkerTask,
     work,
@@ -59,6 +61,7 @@ _LONGEST_TURN_S = 1.0  # that counts: longer, this process itself did not run
 # the disk, or a machine without a core to spare.
 _WARNED_S, _SILENT_S, _SILENT_STOPPING_S, _SILENT_STARTING_S = 10.0, 30.0, 5.0, 120.0
 _LIVELY_S = 2.0
+_PIECE_BYTES = 1 << 18
 _LOST = Failure(FailureKind.LOST, "the worker that this request belonged to was lost")
 
 
@@ -132,7 +135,7 @@ class Workers:
                                 each.close()
                         work(task, WorkerEnd(theirs), parent)
                     name = f"worker {number} of {self.workers}"
-                    self.runs.append(WorkerRun(name, task, ParentEnd(ours), pid))
+                    self.runs.append(WorkerRun(name, task, ours, pid))
             finally:
                 for theirs, _ in pipes:
                     theirs.close()
@@ -180,7 +183,7 @@ class Workers:
         """
         self.journal.start_syncing()
         poll = select.poll()
-        by_file = {run.pipe.sock.fileno(): run for run in self.runs}
+        by_file = {run.sock.fileno(): run for run in self.runs}
         for file in by_file:
             poll.register(file, select.POLLIN)
         turn_ns = clock.now_ns()
@@ -194,7 +197,7 @@ class Workers:
             ready = poll.poll((_TURN_S if started else _START_TURN_S) * 1000)
             for file, _ in ready:
                 self._hear(by_file[file])
-                if by_file[file].pipe.closed:
+                if by_file[file].closed:
                     poll.unregister(file)
                     run = by_file.pop(file)
                     if (why := run.note_end()) and any(other.pid for other in self.runs):
@@ -212,7 +215,7 @@ class Workers:
 
     def _hear(self, run: WorkerRun) -> None:
         """Read a worker's messages; the first error of a journal is printed as a warning."""
-        for message in run.pipe.messages():
+        for message in run.messages():
             if isinstance(message, EndedRequests):
                 for count, failure in message.rows:
                     self.watch.rules.note(failure, count)
@@ -280,7 +283,7 @@ class Workers:
         self.stopped = True
         for run in self.runs:
             if run.pid:
-                run.pipe.stop()
+                run.stop()
 
     def kill(self) -> None:
         """Kill all running workers, wait for them 1 s at most, and close the shared queue."""
@@ -321,15 +324,49 @@ def join_health(several: Sequence[Health]) -> Health:
 
 
 class WorkerRun:
-    """One running worker, as its parent sees it."""
+    """One running worker, as its parent sees it, whose end of the pipe never blocks."""
 
-    def __init__(self, name: str, task: WorkerTask, pipe: ParentEnd, pid: int) -> None:
-        self.name, self.task, self.pipe, self.pid = name, task, pipe, pid
+    def __init__(self, name: str, task: WorkerTask, sock: socket.socket, pid: int) -> None:
+        sock.setblocking(False)
+        self.name, self.task, self.sock, self.pid = name, task, sock, pid
+        self.closed = False  # the worker and its capturing process have ended
         self.result: WorkerResult | None = None
         self.why_lost = ""
         self.warned = False  # that it is silent
         self._pulse = (0, 0)
         self._silent_s = [0.0, 0.0]
+        self._buffer = bytearray()
+        self._decoder = msgspec.msgpack.Decoder(WorkerMessage)
+
+    def stop(self) -> None:
+        """Ask the worker to end what is in flight; nothing happens if it has ended."""
+        with contextlib.suppress(OSError):  # it has ended by itself
+            self.sock.send(b"s")
+
+    def messages(self) -> Iterator[WorkerMessage]:
+        """Read once without blocking and yield the complete messages; a part of one is kept for later.
+
+        `closed` is set once the worker's end is.
+        """
+        try:
+            data = self.sock.recv(_PIECE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self.closed = not data
+        self._buffer += data
+        begin = 0
+        while len(self._buffer) - begin >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._buffer, begin)
+            end = begin + LENGTH.size + length
+            if len(self._buffer) < end:
+                break
+            with memoryview(self._buffer) as view:
+                message = self._decoder.decode(view[begin + LENGTH.size : end])
+            yield message
+            begin = end
+        del self._buffer[:begin]
 
     def measure_silent_s(self, passed_s: float) -> float:
         """Return for how many seconds the worker or its capturing process has shown no life, the longer time.
@@ -352,7 +389,7 @@ class WorkerRun:
             if self.result is None and not self.why_lost:
                 self.why_lost = f"killed by signal {-code}" if code < 0 else f"ended with status {code}"
         self.pid = 0
-        self.pipe.sock.close()
+        self.sock.close()
         if self.result is not None and self.result.died:
             self.why_lost = self.result.died
         return self.why_lost
@@ -368,9 +405,9 @@ class WorkerRun:
         """Wait until both processes have ended or `deadline_s` (monotonic) has passed, then note the end."""
         left_ms = max(0.0, deadline_s - time.monotonic()) * 1000
         poll = select.poll()
-        poll.register(self.pipe.sock, select.POLLIN)
-        while not self.pipe.closed and poll.poll(left_ms):
-            deque(self.pipe.messages(), maxlen=0)
+        poll.register(self.sock, select.POLLIN)
+        while not self.closed and poll.poll(left_ms):
+            deque(self.messages(), maxlen=0)
             left_ms = max(0.0, deadline_s - time.monotonic()) * 1000
         self.note_end()
 

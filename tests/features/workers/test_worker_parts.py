@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ from builders.loops import loop_over
 from fakes.scripted_server import job_of, target_of
 from loadgen.features.workers.worker_process import (
     EndedRequests,
-    ParentEnd,
     Queue,
     Shared,
     Together,
@@ -23,7 +23,7 @@ from loadgen.features.workers.worker_process import (
     WorkerMessage,
     WorkerResult,
 )
-from loadgen.features.workers.workers import join_health
+from loadgen.features.workers.workers import WorkerRun, join_health
 from loadgen.records.record import Record
 from loadgen.run import worker_count
 from loadgen.run.command.progress import NO_TTFTS, LiveTotals, Totals
@@ -75,7 +75,7 @@ ROWS = EndedRequests([(3, None), (2, REFUSED)], [(7, 10, 20)], "no space")
 
 def test_a_pipe_delivers_messages_whole_in_whatever_pieces_they_come() -> None:
     near, far = socket.socketpair()
-    theirs, ours = WorkerEnd(near), ParentEnd(far)
+    theirs, ours = WorkerEnd(near), WorkerRun("worker 0 of 1", cast(Any, None), far, 0)
     theirs.sock.setblocking(False)
     pieces: list[bytes] = []
 
