@@ -57,11 +57,6 @@ def test_a_budget_too_small_for_the_next_run_is_not_called_spent(
     assert f"ended: {says}" in limits.list_statements(record)
 
 
-def test_an_unknown_bottleneck_is_said_to_be_unknown_and_why() -> None:
-    lines = limits.list_statements(limit_record(bottleneck="unknown", evidence="no queue time"))
-    assert "no evidence of what the bottleneck is: no queue time" in lines
-
-
 def test_a_run_that_measured_nothing_has_dashes_and_its_reason() -> None:
     died = limit_run(5, 20, 1, None, objectives=(), goodput_per_s=None, reason="the server ended")
     died = died.model_copy(update={"standing": "fails", "verdict": ""})
@@ -72,6 +67,8 @@ def test_a_run_that_measured_nothing_has_dashes_and_its_reason() -> None:
 
 @pytest.mark.parametrize(("changes", "line"), [
     ({"headroom_at_least": True}, "client: could have measured at least 41.2 × that load"),
+    ({"bottleneck": "unknown", "evidence": "no queue time"},
+     "no evidence of what the bottleneck is: no queue time"),
     ({"simulated": True}, "SIMULATED: the embedded engine answered with a preset's timing; no model ran"),
 ])  # fmt: skip
 def test_what_bounds_the_answer_is_a_line_of_it(changes: dict[str, Any], line: str) -> None:

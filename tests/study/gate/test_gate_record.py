@@ -95,7 +95,6 @@ def test_every_latency_and_speed_is_there_by_its_key() -> None:
 @loop_over(
     ("names", "message"),
     [
-        (["tftt"], "--metric 'tftt': no such figure, did you mean 'ttft'?"),
         (["ttft_p9x"], "--metric 'ttft_p9x': no such figure"),
         (["cached"], "--metric 'cached': no such figure"),
         ([""], "--metric '': no such figure"),
@@ -128,7 +127,6 @@ def test_a_margin_is_every_metrics_or_the_named_ones(margins: list[str], laid: l
 @loop_over(
     ("margin", "message"),
     [
-        ("3", "'3' is not a share"),
         ("0%", "'0%' is not a share"),
         ("100%", "'100%' is not a share"),
         ("itl=3%", "the gate judges tok/s: name it with --metric too"),

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from builders.loops import loop_over
 from builders.serving_scripts import launch_command
 from fakes.scripted_server import closed_port
 from fakes.virtual_serving import virtual_engines
@@ -379,21 +378,11 @@ def test_a_finished_point_whose_run_cannot_be_read_is_measured_again(
     assert kept.exists() is (damage is broken)
 
 
-@loop_over(
-    ("damage", "why"),
-    [
-        (('"number": 1', '"number": 0'), "points: value error, two have the same number"),
-        (('"format"', "{"), "invalid json: "),
-        (('"seed": 7', '"seed": "x"'), "seed: input should be a valid integer"),
-    ],
-)
-def test_a_record_that_is_damaged_is_refused(damage: tuple[str, str], why: str) -> None:
-    store = begun(*TWO)
-    path = store.directory / "sweep.json"
-    path.write_text(path.read_text().replace(*damage))
-    with pytest.raises(UsageError) as caught:
-        SweepRecord.read(store.directory)
-    assert str(caught.value).startswith(f"{path} is damaged: {why}")
+def test_a_record_of_two_points_of_one_number_is_refused() -> None:
+    path = begun(*TWO).directory / "sweep.json"
+    path.write_text(path.read_text().replace('"number": 1', '"number": 0'))
+    with pytest.raises(UsageError, match=f"^{path} is damaged: points: value error, two have the same num"):
+        SweepRecord.read(path.parent)
 
 
 NONE = Options()

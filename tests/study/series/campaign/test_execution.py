@@ -121,13 +121,6 @@ def test_a_server_that_is_started_once_has_all_repeats(tmp_path: Path, ports: li
     assert len(ports) == 1
 
 
-def test_a_server_that_is_there_is_measured_and_stays(tmp_path: Path) -> None:
-    with VirtualServing(api(lambda asked: stream())) as server:
-        assert campaign(written(tmp_path, {"name": "A", "base_url": server.base_url})) == 0
-        place = the_directory()
-        assert [facts(place, known)["cell"]["start"] for known in cells(place)] == ["attached", "attached"]
-
-
 def test_a_ladder_is_a_cell_with_a_run_for_each_length(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,6 +160,7 @@ def test_a_server_killed_by_one_length_is_restarted_for_the_next(tmp_path: Path,
 FAILING = [
     # the server, of each failed cell what its reason holds
     ("die(7, 'CUDA out of memory')", "command ended with 7 before it was ready: the GPU's memory ran out"),
+    ("print('what it died of'); die(3, 'last line')", "\n  | what it died of\n  | last line"),
     ("Server(lambda asked: 500).serve()", "generates no token: http-status: 500"),
     ("Server(lambda asked: 500 if asked.number > 1 else None).serve()", "every request failed, the first"),
 ]
@@ -210,14 +204,6 @@ def test_a_cell_of_an_attached_server_is_measured_again_with_new_prompts(tmp_pat
     assert [each["attempt"] for each in again + first] == [1, 1, 0, 0]
     assert len({each["plan_digest"] for each in again}) == 1
     assert len({each["plan_digest"] for each in again + first}) == 2
-
-
-@pytest.mark.whole
-def test_the_last_words_of_a_server_are_in_the_reason(tmp_path: Path) -> None:
-    code = "print('first line'); print('what it died of'); die(3, 'last line')"
-    assert campaign(written(tmp_path, serving(tmp_path, "A", code), AB[1], repeats=1)) == 0
-    (reason,) = failures(the_directory()).values()
-    assert "\n  | what it died of\n  | last line" in reason
 
 
 @pytest.mark.whole
