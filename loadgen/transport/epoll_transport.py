@@ -144,23 +144,17 @@ class EpollTransport:
                 self._flush(_HURRIED)
         end_ns = self.now_ns()
         self._close()
-        return self._complete_health(
-            Health(
-                started_ns=begin_ns,
-                ended_ns=end_ns,
-                cpu_ns=self.network.cpu_ns() - cpu_ns,
-                clock_step_ns=self.wall.step_ns,
-                late_bodies=self.out.late_bodies,
-                backlog_bytes=self.outbox.most_bytes,
-                stopped_ns=self.deadlines.stopped_ns,
-                reconnects=self.out.reconnects,
-                bodies_digest=self.out.bodies_digest(),
-            )
+        return Health(
+            started_ns=begin_ns,
+            ended_ns=end_ns,
+            cpu_ns=self.network.cpu_ns() - cpu_ns,
+            clock_step_ns=self.wall.step_ns,
+            late_bodies=self.out.late_bodies,
+            backlog_bytes=self.outbox.most_bytes,
+            stopped_ns=self.deadlines.stopped_ns,
+            reconnects=self.out.reconnects,
+            bodies_digest=self.out.bodies_digest(),
         )
-
-    def _complete_health(self, health: Health) -> Health:
-        """Return the health with what only a kind of this transport knows."""
-        return health
 
     def _dispatch(self, events: list[tuple[int, int]]) -> None:
         """Handle a poll's events and fail what could not connect; without memory, cut the largest answer."""

@@ -46,7 +46,7 @@ from loadgen.transport.network import (
     read_losses,
 )
 from loadgen.transport.sending.job import Job, Limits, Target
-from loadgen.wire.http1 import ContentLength, Framing, Heads, Malformed
+from loadgen.wire.http1 import ContentLength, Framing, Heads
 
 SO_TIMESTAMPNS = 35  # Linux's number on every architecture but SPARC and PA-RISC; `socket` has no name for it
 READ_BYTES = 65536  # a read's timestamp is that of its last segment: take all there is
@@ -286,8 +286,8 @@ class Slot(_Exchange):
         head = self.heads.read(self.intake)
         if head is None:
             return False
-        if isinstance(head, Malformed):
-            return Failure(FailureKind.MALFORMED, head.detail)
+        if isinstance(head, str):
+            return Failure(FailureKind.MALFORMED, head)
         framing = head.framing
         if isinstance(framing, ContentLength) and framing.total > limits.answer_bytes:
             return limits.refuse_length(framing.total)

@@ -143,12 +143,6 @@ class ResponseHead(msgspec.Struct):
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
 
-class Malformed(msgspec.Struct, frozen=True):
-    """The reason why bytes are not HTTP."""
-
-    detail: str
-
-
 class Heads:
     """Parses the head of the final response, 64 KiB at most, while it arrives, skipping 1xx responses.
 
@@ -168,18 +162,21 @@ class Heads:
         self._head, self._tail = ResponseHead(), b""
         self._parser = httptools.HttpResponseParser(self._head)
 
-    def read(self, reads: Reads) -> ResponseHead | Malformed | None:
-        """Parse the head from the reads since the last call; None until it is complete."""
+    def read(self, reads: Reads) -> ResponseHead | str | None:
+        """Parse the head from the reads since the last call, as `feed`."""
         new = reads.list_since(self._fed)
         self._fed = len(reads)
         return self.feed(new[0] if len(new) == 1 else b"".join(new))
 
-    def feed(self, data: bytes) -> ResponseHead | Malformed | None:
-        """Parse the head from the bytes that came since the last call; None until it is complete."""
+    def feed(self, data: bytes) -> ResponseHead | str | None:
+        """Parse the head from the bytes that came since the last call; None until it is complete.
+
+        A text says why the bytes are not HTTP.
+        """
         if len(self._begin) < _SHOWN_BYTES:
             self._begin += data[: _SHOWN_BYTES - len(self._begin)]
             if self._begin[:5] != b"HTTP/"[: len(self._begin)]:
-                return Malformed(f"not an HTTP response: {self._begin!r}")
+                return f"not an HTTP response: {self._begin!r}"
         while data:
             held = len(self._tail)
             end = (self._tail + data).find(HEAD_END) + len(HEAD_END) - held
@@ -188,9 +185,9 @@ class Heads:
             self._length += len(piece)
             if self._length > LONGEST_HEAD_BYTES:
                 more = ", with the 1xx ones before it" if self._skipped else ""
-                return Malformed(f"a response head of more than {LONGEST_HEAD_BYTES} bytes{more}")
+                return f"a response head of more than {LONGEST_HEAD_BYTES} bytes{more}"
             if fault := self._feed_parser(piece, whole):
-                return Malformed(fault)
+                return fault
             if not whole:
                 self._tail = (self._tail + data)[1 - len(HEAD_END) :]
                 return None

@@ -28,7 +28,7 @@ from loadgen.transport.deadlines import (
 )
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.sending.job import Limits
-from loadgen.wire.http1 import LONGEST_HEAD_BYTES, Heads, Malformed
+from loadgen.wire.http1 import LONGEST_HEAD_BYTES, Heads
 from loadgen.wire.openai import Completions
 
 SECOND = 1_000_000_000
@@ -227,11 +227,7 @@ def test_heads_of_1xx_without_end_are_bounded_together(size: int) -> None:
     while found is None:
         found = heads.feed(endless[given : given + size])
         given += size
-    assert isinstance(found, Malformed)
-    assert (
-        found.detail
-        == f"a response head of more than {LONGEST_HEAD_BYTES} bytes, with the 1xx ones before it"
-    )
+    assert found == f"a response head of more than {LONGEST_HEAD_BYTES} bytes, with the 1xx ones before it"
     assert given <= LONGEST_HEAD_BYTES + 2 * size + 25
 
 

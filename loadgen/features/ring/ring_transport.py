@@ -94,8 +94,9 @@ class RingTransport(EpollTransport):
             self.ring.poller.by_fd = self.pool.by_fd
             self.pacing.forbidden = True  # the poller rests
 
-    def _complete_health(self, health: Health) -> Health:
-        """Return the health with what the ring saw; or with why sockets gave the timestamps."""
+    def run(self) -> Health:
+        """Send as the epoll transport; add what the ring saw, or why sockets gave the timestamps."""
+        health = super().run()
         if self.ring is None:
             return replace(health, instead=self.instead)
         return replace(

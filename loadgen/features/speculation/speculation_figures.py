@@ -14,7 +14,6 @@ from loadgen.features.speculation.step_counts import (
     MOST_TOKENS,
     RatioEstimate,
     StepCounts,
-    TimedSums,
     count_accepted,
     count_all,
     estimate_over_time,
@@ -22,6 +21,7 @@ from loadgen.features.speculation.step_counts import (
     explain_apart,
     explain_hidden_steps,
     find_counters,
+    sum_over_time,
 )
 from loadgen.records.record import Records
 from loadgen.report.run_directory import Result
@@ -108,11 +108,11 @@ def _estimate_split(
     """Estimate the split by counted steps; without the tokens of each message positions are the server's."""
     of_drafts = _count_steps(counts) if counts.exact else sources.get(COUNTERS, DraftCounts())
     unknown = () if counts.exact else ("histogram", *(() if of_drafts.by_position else ("by_position",)))
-    timed = TimedSums.from_counts(counts, run.counted)
+    tokens, steps, span_ns = sum_over_time(counts, run.counted)
     return Speculation(
         acceptance_length=estimate_ratio_of_sums(counts.tokens + counts.past, counts.steps),
-        step_ms=estimate_over_time(timed.span_ns, timed.steps, 1 / MS_NS),
-        tpot_ms=estimate_over_time(timed.span_ns, timed.tokens, 1 / MS_NS),
+        step_ms=estimate_over_time(span_ns, steps, 1 / MS_NS),
+        tpot_ms=estimate_over_time(span_ns, tokens, 1 / MS_NS),
         by_position=of_drafts.by_position,
         histogram=tuple(np.trim_zeros(counts.histogram[1:], "b").tolist()),
         by_category=_divide_by_category(run, counts),

@@ -126,42 +126,37 @@ class StepCounts(msgspec.Struct, frozen=True):
         )
 
 
-class TimedSums(msgspec.Struct, frozen=True):
-    """Sums over the parts of a run, one after another with as many messages each, float64[parts]."""
+def sum_over_time(counts: StepCounts, records: Records) -> tuple[Float64, Float64, Float64]:
+    """Sum tokens, steps and spans (ns) of counted messages over the parts of a run, float64[parts] each.
 
-    tokens: Float64
-    steps: Float64
-    span_ns: Float64
+    Parts follow one another with as many messages each, and are no more than answers.
 
-    @classmethod
-    def from_counts(cls, counts: StepCounts, records: Records) -> TimedSums:
-        """Sum the counted messages of the records by when they arrived, in no more parts than answers.
-
-        Steps that are not messages are spread evenly over those of their answer, as are tokens that are not
-        known. Raises ValueError if there is no step.
-        """
-        some = counts.messages > 0
-        first = records.start[:-1][some]
-        begin_ns = int(records.arrival_ns[first].min())
-        end_ns = int(records.arrival_ns[first + counts.messages[some]].max())
-        steps, tokens = (each / counts.messages.clip(1) for each in (counts.steps, counts.tokens))
-        sums = np.zeros((4, _MOMENTS))
-        for block in records.blocks():
-            rows = slice(block.first, block.last)
-            several = np.diff(block.start)
-            place = np.arange(len(block.tokens)) - np.repeat(block.start[:-1], several)
-            later = np.flatnonzero((place > 0) & (place <= np.repeat(counts.messages[rows], several)))
-            of = np.repeat(np.arange(block.first, block.last), several)[later]
-            moment = (block.arrival_ns[later] - begin_ns) * _MOMENTS // (end_ns - begin_ns + 1)
-            each = block.tokens[later] if counts.exact else tokens[of]
-            each = each + np.where(place[later] == counts.messages[of], counts.past[of], 0.0)
-            gaps = block.arrival_ns[later] - block.arrival_ns[later - 1]
-            for row, values in zip(sums, (each, steps[of], gaps, None), strict=True):
-                row += np.bincount(moment, values, _MOMENTS)
-        parts = min(MOST_PARTS, int(some.sum()))
-        before = np.concatenate([[0.0], np.cumsum(sums[3])])[:-1]
-        begins = np.unique(before.searchsorted(np.arange(parts) * (sums[3].sum() / parts)))
-        return cls(*np.add.reduceat(sums[:3], begins.clip(0, _MOMENTS - 1), axis=1))
+    Steps that are not messages are spread evenly over those of their answer, as are tokens that are not
+    known. Raises ValueError if there is no step.
+    """
+    some = counts.messages > 0
+    first = records.start[:-1][some]
+    begin_ns = int(records.arrival_ns[first].min())
+    end_ns = int(records.arrival_ns[first + counts.messages[some]].max())
+    steps, tokens = (each / counts.messages.clip(1) for each in (counts.steps, counts.tokens))
+    sums = np.zeros((4, _MOMENTS))
+    for block in records.blocks():
+        rows = slice(block.first, block.last)
+        several = np.diff(block.start)
+        place = np.arange(len(block.tokens)) - np.repeat(block.start[:-1], several)
+        later = np.flatnonzero((place > 0) & (place <= np.repeat(counts.messages[rows], several)))
+        of = np.repeat(np.arange(block.first, block.last), several)[later]
+        moment = (block.arrival_ns[later] - begin_ns) * _MOMENTS // (end_ns - begin_ns + 1)
+        each = block.tokens[later] if counts.exact else tokens[of]
+        each = each + np.where(place[later] == counts.messages[of], counts.past[of], 0.0)
+        gaps = block.arrival_ns[later] - block.arrival_ns[later - 1]
+        for row, values in zip(sums, (each, steps[of], gaps, None), strict=True):
+            row += np.bincount(moment, values, _MOMENTS)
+    parts = min(MOST_PARTS, int(some.sum()))
+    before = np.concatenate([[0.0], np.cumsum(sums[3])])[:-1]
+    begins = np.unique(before.searchsorted(np.arange(parts) * (sums[3].sum() / parts)))
+    tokens_in, steps_in, span_ns = np.add.reduceat(sums[:3], begins.clip(0, _MOMENTS - 1), axis=1)
+    return tokens_in, steps_in, span_ns
 
 
 def estimate_ratio_of_sums(numerator: Int64 | Float64, denominator: Int64 | Float64) -> RatioEstimate | None:
