@@ -204,28 +204,6 @@ def test_spans_keep_the_order_of_their_agents(name: str) -> None:
     assert found.output_lens.tolist() == known.output_lens.tolist()
 
 
-@loop_over(
-    ("change", "why"),
-    [
-        ({"endTimeUnixNano": "1700000000000000000"}, "ends "),
-        ({"parentSpanId": "00000000000000ff"}, "has a parent, 00000000000000ff, that is not in the file"),
-    ],
-)
-def test_wrong_spans_are_one_line(
-    change: dict[str, str], why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, *rest = (SPANS / "otel_genai.jsonl").read_text().splitlines()
-    row = json.loads(first)
-    row["resourceSpans"][0]["scopeSpans"][0]["spans"][0].update(change)
-    Path("a.jsonl").write_text("\n".join([json.dumps(row), *rest]))
-    assert cli.main(["data", "learn", "a.jsonl", "-o", "w.jsonl"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("loadgen: LOG a.jsonl row 1: span ")
-    assert why in said
-    assert said.count("\n") == 1
-    assert not Path("w.jsonl").exists()
-
-
 _MEASURED = """
 import resource, sys
 from loadgen import cli

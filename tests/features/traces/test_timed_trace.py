@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 
 from builders.drop_in import DIRECTORY, planned
-from builders.loops import loop_over
 from builders.required import require
-from loadgen.base.errors import UsageError
 from loadgen.features.traces.timed_trace import PythonHashContent
 from loadgen.plan.plan import Plan
 
@@ -89,47 +87,3 @@ def test_a_prompt_that_its_hashes_do_not_cover_is_as_short_as_in_vllm(tmp_path: 
     plan = made(tmp_path / "t.jsonl", [ROW.replace("20", "100")])
     assert plan.requests.input_lens.tolist() == [32]
     assert any(note.startswith("1 rows have fewer hash_ids") for note in plan.notes)
-
-
-@loop_over(
-    ("row", "message"),
-    [
-        (ROW.replace("[1, 2]", "[]"), "row 2: has no hash_ids, of which timed_trace makes prompts"),
-        ('{"timestamp": 2, "input_length": 4, "output_length": 1}', "row 2: has no hash_ids"),
-        (ROW.replace("timestamp", "ts"), "row 2: has no timestamp"),
-        (ROW.replace("1.5", "-1"), "row 2: timestamp is -1: give 0 or more"),
-        (ROW.replace("1.5", "1.4"), "row 2: its time is before that of the row above"),
-        (ROW.replace("20", "0"), "row 2: input_length is 0: give 1 or more"),
-        (ROW.replace("[1, 2]", '["a"]'), 'row 2: hash_ids[0] is "a": give a whole number'),
-        (ROW.replace("[1, 2]", "[18446744073709551615]"),
-         "row 2: hash_ids[0] is 18446744073709551615: give 9223372036854775807 or less"),
-    ],
-)  # fmt: skip
-def test_a_row_that_cannot_be_sent_is_named(tmp_path: Path, row: str, message: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        made(tmp_path / "t.jsonl", [ROW, row])
-    assert str(raised.value).startswith(f"--dataset-path {tmp_path / 't.jsonl'} {message}")
-
-
-@pytest.mark.parametrize("name", ["timestamp", "input_length", "output_length", "hash_ids"])
-def test_a_label_that_the_first_row_lacks_is_named_with_its_flag(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        made(tmp_path / "t.jsonl", [ROW.replace(name, "other")])
-    flag = f"--timed-trace-label-{name.replace('_', '-')}"
-    assert f"row 1: has no {name}, only " in str(raised.value)
-    assert str(raised.value).endswith(f": name the key with {flag}")
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"backend": "openai-chat"},
-         "--dataset-name timed_trace sends token ids, and the chat API takes text"),
-        ({"timed_trace_label_hash_ids": "timestamp"},
-         "--timed-trace-label-*: two of timestamp, input_length"),
-    ],
-)  # fmt: skip
-def test_what_it_cannot_be_sent_with_is_refused(tmp_path: Path, keys: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        made(tmp_path / "t.jsonl", [ROW], **keys)
-    assert str(raised.value).startswith(message)

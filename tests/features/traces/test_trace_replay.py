@@ -28,7 +28,6 @@ from builders.traces import (
     prompts,
     waits_of,
 )
-from loadgen.base.errors import UsageError
 from loadgen.engines.engine import Engine
 from loadgen.engines.engines import ENGINES, UNKNOWN
 from loadgen.features.data.data_command import PlanPreview
@@ -419,23 +418,6 @@ def test_what_waited_for_a_left_out_row_waits_for_what_that_did() -> None:
     assert [kept.list_before(i) for i in range(3)] == [[], [0], [0, 1]]
 
 
-@loop_over(
-    ("path", "keys", "why"),
-    [
-        (MOONCAKE, {"trace_replay": "closed", "trace_format": "mooncake"}, "has no sessions whose requests"),
-        (WEKA_AGENTS, {"trace_replay": "closed", "self_timed": False}, "are two: leave out one of them"),
-        (WEKA_AGENTS, {"assistant": "live"}, "made of lengths alone"),
-        (WEKA_AGENTS, {"trace_replay": "recorded", "num_sessions": 2}, "or --trace-replay closed"),
-        (WEKA_AGENTS, {"trace_jitter": "uniform"}, "--trace-jitter spreads requests of one instant"),
-        (WEKA_AGENTS, {"trace_replay": "recorded", "request_rate": 2.0}, "are two schedules"),
-        (WEKA_AGENTS, {"prefill_concurrency": 2}, "does not go with conversations"),
-    ],
-)
-def test_keys_that_contradict_are_refused(path: Path, keys: dict[str, Any], why: str) -> None:
-    with pytest.raises(UsageError, match=why):
-        planned(path, **keys)
-
-
 def test_without_its_own_times_a_trace_is_requests_alone() -> None:
     made = planned(WEKA_AGENTS, self_timed=False, max_concurrency=2)
     assert (made.turns, made.offsets_ns, made.profile.trace_replay) == (None, None, "recorded")
@@ -476,11 +458,3 @@ def test_sessions_are_repeated_with_prompts_of_their_own(path: Path) -> None:
     assert (
         require(once.facts.reuse) - 0.01 < require(more.facts.reuse) < require(once.facts.reuse) + 0.1
     )  # what all begin with
-
-
-def test_agents_nested_without_end_are_refused(tmp_path: Path) -> None:
-    nested = agent(1, row(1, 1))
-    for _ in range(70):
-        nested = agent(1, nested)
-    with pytest.raises(UsageError, match="row 1: its sub-agents are nested more than 64 deep"):
-        planned(jsonl(tmp_path, [{"requests": [row(0, 1), nested]}]))
