@@ -135,13 +135,13 @@ class Journal:
                 self._attempt(partial(os.fsync, journal._file))
 
     def records(
-        self, spill: Path | None = None, revise: Callable[[Records], Records] = lambda part: part
+        self, spill: Path | None = None, revise: Callable[[Records], Records] | None = None
     ) -> Records:
         """Join every stored record, sorted by plan index; long columns lie in files under `spill`.
 
         They are kept in memory if that has no room. `revise` is applied to each part before they are joined.
         """
-        revised = Parts(lambda: map(revise, self.parts()))
+        revised = self.parts() if revise is None else Parts(lambda: map(revise, self.parts()))
         try:
             return Records.join(revised, spill)
         except OSError:  # no room to spill to: then memory must hold them

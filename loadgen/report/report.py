@@ -113,20 +113,11 @@ def _render_block(result: Result, options: ReportOptions) -> Iterator[str]:
     yield result_block.render_block(drop_unknown(figures, metrics), layout)
 
 
-def _explain_verdict(result: Result, options: ReportOptions) -> list[str]:
-    return (verdict.explain_doubts if options.explain else verdict.summarize_doubts)(result.verdict)
-
-
-def _describe_cpus(result: Result, options: ReportOptions) -> Iterator[str]:
-    if result.facts.cpu_use is not None:
-        yield cpu_use.format_use(result.facts.cpu_use)
-
-
 def _describe_roofline(result: Result, options: ReportOptions) -> Iterable[str]:
-    """Return lines, not wrapped, on the roofline, or why it is missing; [] if there is no reason either."""
+    """Return lines, not wrapped, on the roofline, or why it is missing."""
     facts = result.facts
     if facts.ceiling is None:
-        return [f"roofline: unknown: {facts.no_ceiling}"] if facts.no_ceiling else []
+        return [f"roofline: unknown: {facts.no_ceiling}"]
     return bound.render_lines(facts.ceiling, *list_bound_figures(facts, result.metrics))
 
 
@@ -153,6 +144,7 @@ def _mark_verdict(result: Result) -> Iterator[Mark]:
 
 
 _HAS_SESSIONS, _HAS_BRANCHES = attrgetter("session_turns"), attrgetter("session_waits")
+_IS_PACED = attrgetter("profile.open_loop")
 # Where the short report has no room for all of one `Room`, those that stand first are in it.
 SECTIONS = (
     Section("heading", run_lines.describe_state, room=Room.ALWAYS, marks=_mark_states),
@@ -162,7 +154,14 @@ SECTIONS = (
     Section("adapted", lambda result, _: result.facts.lines("adapted"), room=Room.ALWAYS),
     Section("block", _render_block, wrapped=False, room=Room.ALWAYS),
     Section("measured", session_figures.describe_counted_part, _HAS_SESSIONS, room=Room.ALWAYS),
-    Section("verdict", _explain_verdict, room=Room.ALWAYS, marks=_mark_verdict),
+    Section(
+        "verdict",
+        lambda result, options: (verdict.explain_doubts if options.explain else verdict.summarize_doubts)(
+            result.verdict
+        ),
+        room=Room.ALWAYS,
+        marks=_mark_verdict,
+    ),
     Section("failures", run_lines.describe_failures, room=Room.ALWAYS, page="Notes"),
     Section(
         "cancelled",
@@ -177,7 +176,7 @@ SECTIONS = (
     ),
     Section("resends", run_lines.describe_resends, room=Room.ALWAYS, page="Notes"),
     Section("bounds", figure_lines.describe_bounds, room=Room.ALWAYS, short=figure_lines.describe_highest),
-    Section("objectives", figure_lines.describe_objectives, room=Room.ALWAYS),
+    Section("objectives", figure_lines.describe_objectives, attrgetter("profile.slo"), room=Room.ALWAYS),
     Section("tokens", figure_lines.describe_tokens, room=Room.FIRST),
     Section(
         "more-figures",
@@ -246,7 +245,12 @@ SECTIONS = (
         page="By branch",
         table=session_figures.make_branch_table,
     ),
-    Section("load-over-time", room=Room.TABLE, short=run_lines.explain_changing_load),
+    Section(
+        "load-over-time",
+        is_there=attrgetter("profile.shaped"),
+        room=Room.TABLE,
+        short=run_lines.explain_changing_load,
+    ),
     Section(
         "load",
         run_lines.describe_load,
@@ -254,8 +258,8 @@ SECTIONS = (
         room=Room.ALWAYS,
     ),
     Section("sessions-in-flight", session_figures.describe_in_flight, _HAS_SESSIONS, room=Room.ALWAYS),
-    Section("rates", run_lines.describe_rates, room=Room.ALWAYS),
-    Section("due", run_lines.describe_due_ttft, room=Room.ALWAYS),
+    Section("rates", run_lines.describe_rates, _IS_PACED, room=Room.ALWAYS),
+    Section("due", run_lines.describe_due_ttft, _IS_PACED, room=Room.ALWAYS),
     Section(
         "attribution",
         attribution_section.describe_attribution,
@@ -301,6 +305,7 @@ SECTIONS = (
     Section(
         "roofline",
         _describe_roofline,
+        lambda facts: facts.ceiling or facts.no_ceiling,
         whole_load=True,
         room=Room.LAST,
         short=_summarize_roofline,
@@ -316,7 +321,11 @@ SECTIONS = (
         page="Environment",
     ),
     Section(
-        "cpus", _describe_cpus, attrgetter("cpu_use"), whole_load=True, room=Room.LAST, page="Environment"
+        "cpus",
+        lambda result, _: [cpu_use.format_use(use)] if (use := result.facts.cpu_use) else [],
+        whole_load=True,
+        room=Room.LAST,
+        page="Environment",
     ),
     Section(
         "fingerprint",

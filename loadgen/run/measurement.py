@@ -95,8 +95,7 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing 
     elapsed_s, sent = (clock.now_ns() - began_ns) / 1e9, firing.counters.sent
     planned_ns = plan.profile.duration_ns if total is None else 0
     rule = "" if ending.cut_short else rules.summarize(elapsed_s, (total or sent) - sent, planned_ns)
-    tally = firing.tally
-    revise, uncounted = text_tokens.make_revision((), None, options.keep_text)
+    tally, revise, uncounted = firing.tally, None, ""
     if tally.uncounted:
         waiting = f"counting the tokens of {tally.uncounted} responses without usage"
         with watch.display.waiting(waiting):

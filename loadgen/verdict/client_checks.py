@@ -384,8 +384,7 @@ stopped_unstamped = invalid(
 )
 def journal(run: RunEvidence) -> Evidence | None:
     """Find evidence that decoded requests were not safe on disk during the run."""
-    error = run.facts.journal_error
-    return f"the journal could not be written in full: {error}" if error else None
+    return f"the journal could not be written in full: {run.facts.journal_error}"
 
 
 machine_throttled: Rule[RunEvidence] = suspect(

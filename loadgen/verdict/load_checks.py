@@ -56,8 +56,7 @@ _KEEP_ALIVE = (
 )
 def cut_short(run: RunEvidence) -> Evidence | None:
     """Find evidence that the run ended before its plan although neither a user nor a rule stopped it."""
-    requested = run.facts.interrupted or run.facts.stop_rule
-    return _describe_end(run) if run.facts.partial and not requested else None
+    return None if run.facts.interrupted or run.facts.stop_rule else _describe_end(run)
 
 
 stopped_by_signal: Rule[RunEvidence] = suspect(
@@ -276,7 +275,7 @@ def concurrency_not_held(run: RunEvidence) -> Evidence | None:
 )
 def sends_late(run: RunEvidence) -> Evidence | None:
     """Find evidence that requests left later than scheduled."""
-    if not run.facts.profile.open_loop or not len(run.late_ns):
+    if not len(run.late_ns):
         return None
     late_ms, gap_ms = float(run.late_ns.mean()) / 1e6, 1e3 / run.facts.planned_rate_per_s
     uneven = run.uneven
@@ -307,7 +306,7 @@ def rate_not_reached(run: RunEvidence) -> Evidence | None:
     """Find evidence that sending took longer than planned."""
     begun = run.records.sent & run.begins
     sent_ns, intended_ns = run.records.sent_ns[begun], run.records.intended_ns[begun]
-    if not run.facts.profile.open_loop or len(sent_ns) < 2:
+    if len(sent_ns) < 2:
         return None
     planned_s, taken_s = np.ptp(intended_ns) / 1e9, np.ptp(sent_ns) / 1e9
     if not planned_s or planned_s >= RATE * taken_s:
@@ -328,7 +327,7 @@ def rate_not_reached(run: RunEvidence) -> Evidence | None:
 def overload(run: RunEvidence) -> Evidence | None:
     """Find evidence that requests, or sessions, pile up while they are sent."""
     sent_ns = run.held_spans_ns[0]
-    if not run.facts.profile.open_loop or len(sent_ns) < 2:
+    if len(sent_ns) < 2:
         return None
     middle_ns, last_ns = int(sent_ns.min() + np.ptp(sent_ns) // 2), int(sent_ns.max())
     if middle_ns - run.burst_period_ns < sent_ns.min():  # no period of bursts before it

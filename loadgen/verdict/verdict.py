@@ -28,17 +28,19 @@ from loadgen.verdict import arrival_checks as arrivals
 from loadgen.verdict import client_checks as client
 from loadgen.verdict import load_checks as load
 from loadgen.verdict import server_checks as server
-from loadgen.verdict.evidence import Checkable, RunEvidence, make_missing
+from loadgen.verdict.evidence import Checkable, RunEvidence, limit_doubts, make_missing
 
 _SHOWN = 2  # doubts shown in full under the block
 
+_limit_to_paced = partial(limit_doubts, ["profile.open_loop"])
+_limit_to_stopped = partial(limit_doubts, ["client.stopped_s"])
 # In the order in which they are reported: of two doubts as severe, the one that explains the other comes
 # first. Every threshold stands in a doubt's condition, with why a healthy idle server does not reach it.
 DOUBTS: tuple[Rule[RunEvidence], ...] = (
     # The run itself.
     server.counters_reset,
     *roles.limit(roles.worker_ended),
-    load.cut_short,
+    *limit_doubts(["partial"], load.cut_short),
     *shards.limit(shards.load_lost),
     load.many_failures,
     load.all_cancelled,
@@ -62,13 +64,12 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     load.prompt_lengths,
     *images.limit(images.images_ignored),
     load.concurrency_not_held,
-    load.sends_late,
-    load.rate_not_reached,
+    *_limit_to_paced(load.sends_late, load.rate_not_reached),
     *sessions.limit(sessions.users_waited, sessions.turns_late),
-    server.few_slots,
+    *limit_doubts(["server.slots"], server.few_slots),
     server.server_limit,
-    data.trace_grid,
-    data.random_acceptance,
+    *limit_doubts(["data.schedule"], data.trace_grid),
+    *limit_doubts(["speculates"], data.random_acceptance),
     server.prefill_while_queued,
     # The server was not idle, not alone, or counts differently.
     server.foreign_requests,
@@ -84,9 +85,9 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     server.fallback_kernel,
     # This machine, not the server, made the figures.
     client.clock_unusable,
-    client.stopped_unstamped,
+    *_limit_to_stopped(client.stopped_unstamped),
     client.other_processes,
-    client.client_stopped,
+    *_limit_to_stopped(client.client_stopped),
     client.reads_late,
     *ring.limit(ring.acks_late),
     client.client_busy,
@@ -113,16 +114,16 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
         sessions.session_forgotten,
         sessions.cached_tokens_differ,
     ),
-    client.journal,
+    *limit_doubts(["journal_error"], client.journal),
     arrivals.tokens_not_located,
     arrivals.ends_not_reported,
     arrivals.reasoning_alone,
     load.early_ends,
-    load.overload,
+    *_limit_to_paced(load.overload),
     server.requests_queued,
     data.reuse_not_as_expected,
     data.few_lengths_cut,
-    data.random_routing,
+    *limit_doubts(["checkpoint", "ceiling", "as_run"], data.random_routing),
     *attribution.limit(attribution.others_prefill_stalls),
     server.latencies_differ,
     *speculation.limit(speculation.steps_hidden),
@@ -133,11 +134,11 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     client.reads_not_timed,
     client.busy_loop,
     *ring.limit(ring.ring_incomplete),
-    client.late_bodies,
+    *limit_doubts(["client.late_bodies"], client.late_bodies),
     *selftest.limit(selftest.headroom),
     *sensors.limit(sensors.clocks_not_pinned, sensors.gpu_memory_unknown),
     load.thin_percentiles,
-    load.ran_out,
+    *limit_doubts(["profile.duration"], load.ran_out),
     *sessions.limit(sessions.sessions_ran_dry),
     *images.limit(images.images_repeated),
     load.ramp_and_drain,

@@ -86,7 +86,10 @@ def find_tail_gaps(records: Records, counts: Bool) -> TailGaps:
     found = [np.zeros((8, 0), np.int64)]
     if not count:
         return TailGaps(*found[0])
-    typical_ns, threshold_ns = rank_pieces(list_pieces, count, (low, high), (50, TAIL))
+    if records.in_one_block:  # the last of the pieces is the only one
+        typical_ns, threshold_ns = np.percentile(gap_ns, (50, TAIL)).tolist()
+    else:
+        typical_ns, threshold_ns = rank_pieces(list_pieces, count, (low, high), (50, TAIL))
     found += [
         _select_beyond(block, counts[block.first : block.last], threshold_ns) for block in records.blocks()
     ]
