@@ -198,15 +198,6 @@ def select_columns(table: Table, places: Sequence[int]) -> Table:
     return Table(tuple(table.columns[at] for at in places), body, table.spanned)
 
 
-def _leave_out_spare(table: Table, width: int) -> Table:
-    """Return a table without its spare columns, as many as it takes for its cells to fit a width."""
-    for key in table.spare:
-        if measure_table(table) <= width:
-            break
-        table = select_columns(table, [at for at, each in enumerate(table.columns) if each.key != key])
-    return table
-
-
 def _measure_words(table: Table) -> int:
     """Compute the least width in a terminal at which no word is broken, but at its hyphens."""
     head = min(1, table.spanned)
@@ -231,7 +222,12 @@ def render_text_table(table: Table, width: int = WIDTH) -> str:
 
     It is drawn in parts where a word would be broken otherwise.
     """
-    parts = split_columns(_leave_out_spare(table, width), width, _measure_words)
+    kept = table  # without as many spare columns as it takes for the cells to fit
+    for key in table.spare:
+        if measure_table(kept) <= width:
+            break
+        kept = select_columns(kept, [at for at, each in enumerate(kept.columns) if each.key != key])
+    parts = split_columns(kept, width, _measure_words)
     notes = [line for note in table.notes for line in wrap_text(note, _GAP, width, True)]
     return "\n".join(_draw_table(part, width) for part in parts) + "".join(f"{line}\n" for line in notes)
 

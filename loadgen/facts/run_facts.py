@@ -32,7 +32,7 @@ from loadgen.figures.objectives import make_block_facts, make_metric_options
 from loadgen.figures.per_request import MetricOptions
 from loadgen.host.cpu_use import CpuUse
 from loadgen.host.machine_state import MachineState
-from loadgen.plan.planned_requests import DataFacts, ImageFacts, WaitFacts, Waits
+from loadgen.plan.planned_requests import DataFacts, WaitFacts, Waits
 from loadgen.plan.profile import Profile
 from loadgen.records.record import MOST_COUNT
 from loadgen.server.checkpoint import Checkpoint
@@ -445,11 +445,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         window = self.window
         drafted = window is not None and (window.drafts or window.draft_tokens or window.accept_length)
         return bool(drafted or (self.as_run is not None and self.as_run.speculative))
-
-    @property
-    def images(self) -> ImageFacts | None:
-        """The images that were added to the requests; None if there are none."""
-        return self.data.images
 
     @property
     def share(self) -> Share:

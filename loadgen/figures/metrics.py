@@ -145,7 +145,10 @@ def compute_metrics(records: Records, ask: MetricOptions) -> Metrics:
     met_count = None if met is None else int(met.sum())
     by_usage = int(records.usage[ok].sum())
     by_text = int((ok & (records.usage == 0) & (records.text_tokens >= 0)).sum())
-    distributions: dict[str, Any] = {**measure_latencies(records, each, ask), **measure_speeds(each, ask)}
+    distributions: dict[str, Any] = measure_latencies(records, each, ask)
+    for figure in figure_table.SPEEDS:
+        speeds = _select_samples(figure, each, slice(None))
+        distributions[figure.field] = RateDistribution.from_speeds(speeds, ask.metric_percentiles)
     cached, looked_up, reporting = count_cached_tokens(records, ok)
     inputs, outputs = int(each.input_tokens[ok].clip(0).sum()), int(each.output_tokens[ok].sum())
     answers = zip(records.finish_reasons, records.failures, strict=True)
@@ -232,16 +235,6 @@ def measure_latencies(records: Records, each: PerRequest, ask: MetricOptions) ->
         if figure.of == "requests"
         else of_gaps[figure.of]
         for figure in figure_table.LATENCIES
-    }
-
-
-def measure_speeds(each: PerRequest, ask: MetricOptions) -> dict[str, RateDistribution]:
-    """Compute the speed fields of Metrics."""
-    return {
-        figure.field: RateDistribution.from_speeds(
-            _select_samples(figure, each, slice(None)), ask.metric_percentiles
-        )
-        for figure in figure_table.SPEEDS
     }
 
 

@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -51,6 +51,13 @@ def describe_machine() -> dict[str, str]:
         os_name = untrusted.read_text(platform.freedesktop_os_release().get("PRETTY_NAME", ""))
     except (OSError, ValueError):  # no such file, or none of UTF-8
         os_name = platform.system()
+    memory = ""
+    with suppress(ValueError, OSError, AttributeError):  # no such name, or no such system
+        memory = f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / GIB:.1f} GiB"
+    versions = {name: getattr(sys.modules.get(name), "__version__", "") for name in _PACKAGES}
+    for name in (name for name, version in versions.items() if not version):
+        with suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
     described = {
         "loadgen": __version__,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -59,25 +66,15 @@ def describe_machine() -> dict[str, str]:
         "machine": platform.machine(),
         "cpu": _read_cpu_model(),
         "cpus": str(count_usable_cpus()),
-        "memory": _read_memory(),
+        "memory": memory,
     }
     settings = {name: untrusted.read_text(read_system_text(Path(path))) for name, path in _SETTINGS.items()}
-    optional = {**settings, **{name: _find_version(name) for name in _PACKAGES}}
-    return {**described, **{name: text for name, text in optional.items() if text}}
+    return {**described, **{name: str(text) for name, text in {**settings, **versions}.items() if text}}
 
 
 def count_usable_cpus() -> int:
     """Count the CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _find_version(package: str) -> str:
-    if loaded := getattr(sys.modules.get(package), "__version__", ""):
-        return str(loaded)
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 @contextmanager
@@ -134,14 +131,6 @@ def _describe_platform() -> str:
     except (ValueError, OSError):  # no such name, or no such C library
         libc = ""
     return f"{name}-with-{libc.replace(' ', '')}" if libc else name
-
-
-def _read_memory() -> str:
-    try:
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):  # no such name, or no such system
-        return ""
-    return f"{total / GIB:.1f} GiB"
 
 
 def _read_cpu_model() -> str:

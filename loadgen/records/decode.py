@@ -55,11 +55,6 @@ class Reasoning(msgspec.Struct):
     shown: int = 0  # that began with reasoning
     hidden: int = 0  # whose usage counts reasoning, and whose first token was none
 
-    def note(self, visible: int, thought_tokens: int) -> None:
-        """Count a stream of which message `visible` is the first that a user sees; 0: the very first one."""
-        self.shown += visible != 0
-        self.hidden += visible == 0 < thought_tokens
-
 
 class Decoder(msgspec.Struct, eq=False):
     """Decodes the captures of one run, all of one API and all streamed or none.
@@ -194,7 +189,8 @@ class Decoder(msgspec.Struct, eq=False):
             return Failure(FailureKind.TRUNCATED, _explain_truncation(stream)), False
         if not len(counted.tokens):
             return Failure(FailureKind.EMPTY, _explain_emptiness(stream, counted.total)), ended
-        self.reasoning.note(visible, record.thought_tokens)
+        self.reasoning.shown += visible != 0
+        self.reasoning.hidden += visible == 0 < record.thought_tokens
         return self._find_missing_state(stream.lines), ended
 
     def _keeps(self, record: Record) -> bool:

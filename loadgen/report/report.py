@@ -201,7 +201,7 @@ SECTIONS = (
     Section(
         "images",
         image_figures.describe_images,
-        attrgetter("images"),
+        attrgetter("data.images"),
         room=Room.ALWAYS,
         short=image_figures.summarize_images,
         page="Images",

@@ -53,7 +53,7 @@ PARTS: dict[str, tuple[Callable[[Facts], object], Callable[[Result], Any]]] = {
     "sessions": (attrgetter("session_turns"), session_figures.summarize_sessions),
     "critical_path": (attrgetter("session_waits"), session_figures.measure_critical_path),
     "speculation": (attrgetter("speculates"), speculation_figures.measure_speculation),
-    "images": (attrgetter("images"), image_figures.measure_images),
+    "images": (attrgetter("data.images"), image_figures.measure_images),
 }
 
 

@@ -92,11 +92,15 @@ def _attach_server(
                     raise
                 raise NotReady(error.summary, explain_no_server(base_url)) from None
         from loadgen.run import embedded_engine  # where another server answers, it is not needed
+        from loadgen_servers.process.embedded import EngineFailed
 
         begun = begun or embedded_engine.begin_engine(options, stack)
         assert begun is not None
         with choose_display(options.quiet).waiting("starting the embedded engine"):
-            url = embedded_engine.wait_until_ready(begun)
+            try:
+                url = begun.listening().base_url
+            except EngineFailed as error:
+                raise UsageError(f"the embedded engine did not start: {error}") from None
         embedded = ServerAddress(url, auth.headers, secrets=auth.secrets, loop=loop)
         return open_session(options, embedded, Local(lambda: []), _EMBEDDED_WAIT_S, interrupts)
 

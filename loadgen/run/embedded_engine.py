@@ -11,7 +11,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.imports import importing
 from loadgen.features.roofline.roofline_settings import PREFIX
 from loadgen.run.command.options import Options
-from loadgen_servers.process.embedded import Embedded, EngineFailed
+from loadgen_servers.process.embedded import Embedded
 
 
 def begin_engine(options: Options, stack: ExitStack) -> Embedded | None:
@@ -69,11 +69,3 @@ def find_preset_steps(options: Options) -> PresetSteps | None:
     except (UsageError, ValueError):
         return None  # the run refuses it by name
     return PresetSteps(lambda *work: timing.step_ns(Work(*work), Age(0, 0)) / 1e6)
-
-
-def wait_until_ready(embedded: Embedded) -> str:
-    """Wait until the embedded engine listens and return its URL; raises UsageError if it does not start."""
-    try:
-        return embedded.listening().base_url
-    except EngineFailed as error:
-        raise UsageError(f"the embedded engine did not start: {error}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -106,11 +107,8 @@ def keep_samples(facts: Facts, observed: Observation) -> KeptSamples:
     sensors, counters = observed.sensors, observed.counters
     began_ns = counters.began_ns if counters is not None else 0
 
-    def keep() -> KeptSamples:
-        sensed = [] if sensors is None else sensors.list_series()
-        apart = [] if counters is None else counters.list_series()
-        return sample_file.keep_samples([*apart, *sensed], facts.window, began_ns)
-
+    series = (() if source is None else source.list_series() for source in (counters, sensors))
+    keep = partial(sample_file.keep_samples, chain.from_iterable(series), facts.window, began_ns)
     return make_guarded("samples", keep, NO_SAMPLES, [])
 
 

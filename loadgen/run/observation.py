@@ -73,12 +73,8 @@ class Observation(msgspec.Struct):
         if sensors is not None:
             yield "the machine's state", lambda known: replace(known, state_after=sensors.read_state())
         if throttling is not None:
-
-            def add_throttling(known: Facts) -> Facts:
-                now = environment.read_throttling_state()
-                return replace(known, throttled=environment.explain_throttling(throttling, now))
-
-            yield "throttling", add_throttling
+            explain, read_now = environment.explain_throttling, environment.read_throttling_state
+            yield "throttling", lambda known: replace(known, throttled=explain(throttling, read_now()))
         if self.trace is not None:
             yield "the server's trace", lambda known: replace(known, traced=str(self.trace))
         if counters is not None and not outcome.interrupted:  # a signal does not wait until they settle

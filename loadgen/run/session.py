@@ -470,7 +470,7 @@ class Session(msgspec.Struct, frozen=True):
         tokenizer: TextTokenizer | None,
     ) -> Facts:
         """Collect the facts known before the measured run's first request, without secrets."""
-        local = self.local
+        local, served = self.local, self.served
         if made.salt.keys() & made.adaptation.left_out:
             parted = MAY_KNOW.format("the server refuses a salt")
         # This machine and our own software; its GPUs too where the server is on it.
@@ -489,7 +489,16 @@ class Session(msgspec.Struct, frozen=True):
             prompt_format=made.requests.format,
             data=made.facts,
             ids_source=made.ids_source,
-            server=make_server_facts(self.served, add_path(self.root, made).url),
+            server=Server(
+                url=add_path(self.root, made).url,
+                engine=served.engine.name,
+                version=served.version,
+                model=served.model,
+                model_root=served.model_root,
+                max_model_len=served.max_model_len,
+                slots=served.slots,
+                simulated=served.model_root if served.engine.simulated else "",
+            ),
             client=Client(
                 transport=options.transport,
                 why=options.why_transport,
@@ -542,17 +551,3 @@ def _import_results() -> None:
         import loadgen.run.followup  # noqa: F401
 
         run_facts.find_fact_types()
-
-
-def make_server_facts(served: ServerInfo, url: str) -> Server:
-    """Make the facts of the server at a URL."""
-    return Server(
-        url=url,
-        engine=served.engine.name,
-        version=served.version,
-        model=served.model,
-        model_root=served.model_root,
-        max_model_len=served.max_model_len,
-        slots=served.slots,
-        simulated=served.model_root if served.engine.simulated else "",
-    )

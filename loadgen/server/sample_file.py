@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -50,7 +50,7 @@ class KeptSamples(msgspec.Struct, frozen=True):
 NO_SAMPLES = KeptSamples()
 
 
-def keep_samples(sensed: Sequence[SampledSeries], window: ServerWindow | None, began_ns: int) -> KeptSamples:
+def keep_samples(sensed: Iterable[SampledSeries], window: ServerWindow | None, began_ns: int) -> KeptSamples:
     """Collect the series of the server's gauges, sampled from `began_ns` on, and of sensors.
 
     The first 128 that have samples are kept, each thinned to 2000.

@@ -233,20 +233,17 @@ def _make_figures(moved: Mapping[Series, float], names: str, model: str) -> dict
     reasons = parts.get("requests", {})
     ended = sorted(((int(n), reason) for reason, n in reasons.items() if n), reverse=True)
     kept = {reason: n for n, reason in ended[:_MOST]}
+    accepted = parts.get("accepted_by_position", {})
+    # Where a position is missing, or no number, none is shown.
+    ordered = [accepted[place] for each in range(len(accepted)) if (place := str(each)) in accepted]
     return {
         **{quantity: counted.get(quantity) for quantity in _COUNTED},
         "prefix_hits": hits,
         "prefix_queries": queries,
         "requests": kept or ({"": 0} if reasons else {}),
-        "accepted_by_position": _order_positions(parts.get("accepted_by_position", {})),
+        "accepted_by_position": tuple(map(int, ordered)) if len(ordered) == len(accepted) else (),
         **{quantity: _make_latency(parts.get(quantity, {})) for quantity in TIMED},
     }
-
-
-def _order_positions(parts: Mapping[str, float]) -> tuple[int, ...]:
-    """Order counts by their position, 0, 1, …; () if one is missing or no number."""
-    places = [str(place) for place in range(len(parts))]
-    return tuple(int(parts[place]) for place in places) if parts.keys() == set(places) else ()
 
 
 def _make_latency(parts: Mapping[str, float]) -> ServerLatency | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from typing import Any
 
 import msgspec
@@ -14,7 +13,7 @@ from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import ModelTarget, Seed
-from loadgen.run.acceptance import TEXT, TrialBodies, make_png
+from loadgen.run.acceptance import TEXT, TrialBodies
 from loadgen.wire.openai import Chat, Dialect
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
@@ -77,10 +76,3 @@ def test_without_features_the_first_request_is_the_pattern() -> None:
 
 def test_an_answer_may_be_as_short_as_the_least() -> None:
     assert [body["max_completion_tokens"] for body in chat({}, min_tokens=7)] == [7]
-
-
-def test_the_image_is_a_png_of_that_side() -> None:
-    image = make_png(64)
-    assert image.startswith(b"\x89PNG\r\n\x1a\n")
-    begin = image.index(b"IDAT") + 4
-    assert len(zlib.decompress(image[begin : image.index(b"IEND") - 8])) == 64 * 65

@@ -19,7 +19,7 @@ BY_TEXT = "the server's count of a prompt less that of the same text alone"
 
 def count_images(facts: Facts, records: Records) -> Int64:
     """Count the images of each request, int64[requests]; 0 where the run has none."""
-    images = facts.images
+    images = facts.data.images
     return np.zeros(len(records), np.int64) if images is None else images.count_images(records.index)
 
 
@@ -78,11 +78,11 @@ def images_ignored(run: RunEvidence) -> Evidence | None:
 )
 def images_repeated(run: RunEvidence) -> Evidence | None:
     """Find evidence that equal images were sent."""
-    images = run.facts.images
+    images = run.facts.data.images
     sent = int(count_images(run.facts, run.records)[run.records.sent].sum())
     if images is None or sent <= images.distinct:
         return None
     return f"{sent} images, of {images.distinct} different ones"
 
 
-limit = partial(limit_doubts, ("images",))
+limit = partial(limit_doubts, ("data.images",))

@@ -28,7 +28,7 @@ class ImageFigures(msgspec.Struct, frozen=True):
 
 def measure_images(run: Result) -> ImageFigures | None:
     """Compute the figures of a run's images; None without any."""
-    if run.facts.images is None:
+    if run.facts.data.images is None:
         return None
     records, duration_s = run.counted, run.metrics.duration_s
     counts = count_images(run.facts, records)
@@ -71,7 +71,7 @@ _MOST_SIZES = 4  # that a line names
 
 def describe_images(result: Result, options: ReportOptions) -> Iterator[str]:
     """Yield a line on the images and their rate, and one on their tokens."""
-    figures, images = result.derive(measure_images), result.facts.images
+    figures, images = result.derive(measure_images), result.facts.data.images
     if figures is None or images is None:
         return
     words = [

@@ -50,7 +50,28 @@ def prepare(options: Options) -> list[Profile]:
 
     Raises UsageError, or warns.
     """
-    profiles = _load_profiles(options)
+    names, overrides = options.profiles, options.overrides
+    profiles = [profile.load(name, overrides, flags=True) for name in names] or [profile.build(overrides)]
+    if options.fail_on:
+        from loadgen.report.fail_conditions import check_fail_on  # few runs need it
+
+        check_fail_on(options.fail_on, profiles)
+    for workload in profiles:
+        objectives.check_workload(workload)
+        if options.http2 and workload.cancel_rate:
+            raise UsageError("--cancel-rate closes connections, and --http2 shares one: leave out --http2")
+        if flags := list_unheeded(list_rows(*PROFILE_KEYS), workload.__dict__, overrides):
+            _LOG.warning("no effect here: %s: the data set of this run has none of it", ", ".join(flags))
+        if options.stop_when_saturated:
+            from loadgen.run import stop_rules  # few runs need it
+
+            if not stop_rules.has_one_rate(workload):
+                why = "it judges an open loop of one --request-rate"
+                _LOG.warning("no effect here: --stop-when-saturated: %s", why)
+        if workload.ladder is not None and options.repeat > 1:
+            raise UsageError(
+                "--repeat does not apply to a ladder: its num_prompts sets the repeats of each length"
+            )
     check(options)
     of_one_run = {
         "--export-requests writes one plan": options.export_requests,
@@ -130,33 +151,6 @@ def _use_temporary_directory(options: Options, stack: ExitStack) -> Options:
 def make_seed(options: Options) -> Seed:
     """Return the seed given by --seed, or a random one."""
     return Seed(options.seed, chosen=True) if options.seed is not None else Seed.draw()
-
-
-def _load_profiles(options: Options) -> list[Profile]:
-    """Load the named profiles, or build one of the flags; check them: raises UsageError, or warns."""
-    names, overrides = options.profiles, options.overrides
-    profiles = [profile.load(name, overrides, flags=True) for name in names] or [profile.build(overrides)]
-    if options.fail_on:
-        from loadgen.report.fail_conditions import check_fail_on  # few runs need it
-
-        check_fail_on(options.fail_on, profiles)
-    for workload in profiles:
-        objectives.check_workload(workload)
-        if options.http2 and workload.cancel_rate:
-            raise UsageError("--cancel-rate closes connections, and --http2 shares one: leave out --http2")
-        if flags := list_unheeded(list_rows(*PROFILE_KEYS), workload.__dict__, overrides):
-            _LOG.warning("no effect here: %s: the data set of this run has none of it", ", ".join(flags))
-        if options.stop_when_saturated:
-            from loadgen.run import stop_rules  # few runs need it
-
-            if not stop_rules.has_one_rate(workload):
-                why = "it judges an open loop of one --request-rate"
-                _LOG.warning("no effect here: --stop-when-saturated: %s", why)
-        if workload.ladder is not None and options.repeat > 1:
-            raise UsageError(
-                "--repeat does not apply to a ladder: its num_prompts sets the repeats of each length"
-            )
-    return profiles
 
 
 def check_command(options: Options) -> None:

@@ -173,7 +173,16 @@ def normalise(values: dict[str, Any], given: Collection[str]) -> Options:
     default_url = None if urls else find_default_url(given, launch.wanted, default_port)
     base_url, *more_urls = urls or [default_url]
     own = {name: values.pop(name) for name in _NAMES & values.keys()}
-    own["workers"] = count_workers(own.get("workers"), 1 + len(more_urls))
+    targets = 1 + len(more_urls)
+    workers = own.setdefault("workers", targets)
+    if workers is None:
+        own["workers"] = targets
+    elif workers % targets:
+        near = max(workers // targets, 1) * targets
+        raise UsageError(
+            f"--workers {workers}: {targets} --base-url need as many workers each: pass {near} or "
+            f"{near + targets}, or leave it out"
+        )
     own |= {name: tuple(value) for name, value in own.items() if isinstance(value, list)}
     return Options(
         overrides=cast(WorkloadOptions, values),
@@ -253,22 +262,6 @@ def render_help(words: Sequence[str]) -> str | None:
         if shown is not None and shown.isdisjoint(action.option_strings):
             action.help = argparse.SUPPRESS
     return parser.format_help()
-
-
-def count_workers(asked: int | None, targets: int) -> int:
-    """Return how many processes send to `targets` servers: `asked` (0: chosen later), or one each if None.
-
-    Raises UsageError where the servers cannot have as many each.
-    """
-    if asked is None:
-        return targets
-    if asked % targets:
-        near = max(asked // targets, 1) * targets
-        raise UsageError(
-            f"--workers {asked}: {targets} --base-url need as many workers each: pass {near} or "
-            f"{near + targets}, or leave it out"
-        )
-    return asked
 
 
 def find_default_url(given: Collection[str], launched: bool, port: int | None = None) -> str | None:
