@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
@@ -128,23 +128,57 @@ class Conversations:
 
     def __init__(self, lines: Lines) -> None:
         self.lines = lines
-        found = _Checked(lines)
-        codes = np.frombuffer(found.codes, dtype=np.int64)
-        self.rows: Int64 = np.argsort(codes, kind="stable").astype(np.int64)
-        self.begins: Int64 = np.concatenate(([0], np.cumsum(np.bincount(codes)))).astype(np.int64)
-        answers = np.frombuffer(found.answers, dtype=np.int64)
-        silent = np.bincount(codes[answers], minlength=len(self)) == 0
+        codes, turns = array("q"), array("q")  # of each row: its conversation's number, its turn
+        # Rows of assistants, tokens of their answers, and the pauses before they were asked for.
+        answers, limits, delays_ns = array("q"), array("q"), array("q")
+        self.with_tools: int | None = None
+        self.with_system: int | None = None
+        self.models: dict[str, int] = {}
+        known: dict[str, _Open] = {}
+        roles, called = Counter[str](), 0
+        for i, row in enumerate(_read_turns(lines)):
+            if (held := known.get(row.conversation_id)) is None:
+                held = known[row.conversation_id] = _Open(len(known))
+            if why := held.explain_wrong(row):
+                raise lines.refusal(i, f"conversation {quote_value(row.conversation_id)}: {why}")
+            if row.turn == 1:
+                held.system = _hash_system(row)
+            codes.append(held.number)
+            turns.append(row.turn)
+            roles[row.role] += 1
+            called += len(row.tool_calls or ())
+            held.has_tools = held.has_tools or bool(row.tools)
+            if row.role == ASSISTANT:
+                if self.with_tools is None and held.has_tools:
+                    self.with_tools = len(answers)
+                if self.with_system is None and held.system:
+                    self.with_system = len(answers)
+                row_kinds.name_first(self.models, held.model, len(answers))
+                answers.append(i)
+                limit = held.limit or row.output_tokens
+                limits.append(UNKNOWN_LEN if limit is None else limit)
+                delays_ns.append(held.waited_ns)
+                held.waited_ns, held.model = 0, None
+                held.calls = frozenset(call.id for call in row.tool_calls or ())
+            else:
+                held.model = row.model
+                held.waited_ns += round((row.delay_seconds or 0.0) * SECOND_NS)
+            held.turn, held.role, held.limit = row.turn, row.role, row.limit or 0
+        numbers = np.frombuffer(codes, np.int64)
+        self.rows: Int64 = np.argsort(numbers, kind="stable").astype(np.int64)
+        self.begins: Int64 = np.concatenate(([0], np.cumsum(np.bincount(numbers)))).astype(np.int64)
+        answered = np.frombuffer(answers, np.int64)
+        silent = np.bincount(numbers[answered], minlength=len(self)) == 0
         if silent.any():
             first = int(self.rows[self.begins[int(silent.argmax())]])
             raise lines.refusal(first, f"{_name_conversation(lines, first)}: {_SILENT}")
-        turns = np.frombuffer(found.turns, dtype=np.int64)
-        self.generated: Int64 = np.stack((codes[answers], turns[answers] - 1), axis=1)
-        self.with_tools, self.models = found.with_tools, found.models
-        self.with_system = found.with_system
-        self.output_lens: Int64 = np.frombuffer(found.limits, dtype=np.int64).copy()
-        self.delays_ns: Int64 = np.frombuffer(found.delays_ns, dtype=np.int64).copy()
+        places = np.frombuffer(turns, np.int64)[answered] - 1
+        self.generated: Int64 = np.stack((numbers[answered], places), axis=1)
+        self.output_lens: Int64 = np.frombuffer(limits, np.int64).copy()
+        self.delays_ns: Int64 = np.frombuffer(delays_ns, np.int64).copy()
+        tooled = sum(held.has_tools for held in known.values())
         # Messages of each role, calls of tools, and conversations that have tools: what there is of each.
-        self.held = {**found.roles, "tool calls": found.called, "conversations with tools": len(found.tooled)}
+        self.held = {**roles, "tool calls": called, "conversations with tools": tooled}
 
     def __len__(self) -> int:
         return len(self.begins) - 1
@@ -163,78 +197,36 @@ class Conversations:
         return f"{self.lines.name_row(row)}, {_name_conversation(self.lines, row)}"
 
 
-class _Checked:
-    """All rows of a file, checked in order against the schema of conversations."""
+def _read_turns(lines: Lines) -> Iterator[TurnRow]:
+    decode = msgspec.json.Decoder(TurnRow).decode
+    for i, fields in enumerate(row_kinds.read_objects(lines, row_kinds.CONVERSATIONS)):
+        encoded = msgspec.json.encode(fields)
+        try:
+            yield decode(encoded)
+        except NOT_JSON as error:
+            why = explain_json(encoded, error)
+            with suppress(*NOT_JSON):
+                name = _DECODE_TEXT(fields["conversation_id"])
+                why = f"conversation {quote_value(name)}: {why}"
+            raise lines.refusal(i, why) from None
 
-    def __init__(self, lines: Lines) -> None:
-        self.lines = lines
-        self.codes, self.turns = array("q"), array("q")  # of each row
-        # Rows of assistants, tokens of their answers, and the pauses before they were asked for.
-        self.answers, self.limits, self.delays_ns = array("q"), array("q"), array("q")
-        self.with_tools: int | None = None
-        self.with_system: int | None = None
-        self.models: dict[str, int] = {}
-        self._known: dict[str, int] = {}
-        self.roles: Counter[str] = Counter()
-        self.called = 0  # tools, by all assistants
-        self.tooled: set[int] = set()  # conversations with tools
-        self._last_turn, self._last_limit, self._system = array("q"), array("q"), array("q")
-        self._waited_ns = array("q")  # since the last answer of each conversation
-        self._last_role: list[str] = []
-        self._last_model: dict[int, str | None] = {}  # of conversations whose last turn waits for its answer
-        self._calls: dict[int, frozenset[str]] = {}  # of conversations whose last assistant called tools
-        decode = msgspec.json.Decoder(TurnRow).decode
-        for i, fields in enumerate(row_kinds.read_objects(lines, row_kinds.CONVERSATIONS)):
-            encoded = msgspec.json.encode(fields)
-            try:
-                row = decode(encoded)
-            except NOT_JSON as error:
-                why = explain_json(encoded, error)
-                with suppress(*NOT_JSON):
-                    name = _DECODE_TEXT(fields["conversation_id"])
-                    why = f"conversation {quote_value(name)}: {why}"
-                raise lines.refusal(i, why) from None
-            self._add(i, row)
 
-    def _add(self, i: int, row: TurnRow) -> None:
-        """Check row i and add it to the columns; raises UsageError if it cannot follow the rows before it."""
-        code = self._known.setdefault(row.conversation_id, len(self._known))
-        if code == len(self._last_role):
-            self._last_role.append("")
-            for column in (self._last_turn, self._last_limit, self._system, self._waited_ns):
-                column.append(0)
-        if why := self._explain_wrong(code, row):
-            raise self.lines.refusal(i, f"conversation {quote_value(row.conversation_id)}: {why}")
-        if row.turn == 1:
-            self._system[code] = _hash_system(row)
-        self.codes.append(code)
-        self.turns.append(row.turn)
-        self.roles[row.role] += 1
-        self.called += len(row.tool_calls or ())
-        if row.tools:
-            self.tooled.add(code)
-        if row.role == ASSISTANT:
-            if self.with_tools is None and code in self.tooled:
-                self.with_tools = len(self.answers)
-            if self.with_system is None and self._system[code]:
-                self.with_system = len(self.answers)
-            row_kinds.name_first(self.models, self._last_model.pop(code, None), len(self.answers))
-            self.answers.append(i)
-            limit = self._last_limit[code] or row.output_tokens
-            self.limits.append(UNKNOWN_LEN if limit is None else limit)
-            self.delays_ns.append(self._waited_ns[code])
-            self._waited_ns[code] = 0
-            self._calls.pop(code, None)
-            if row.tool_calls:
-                self._calls[code] = frozenset(call.id for call in row.tool_calls)
-        else:
-            self._last_model[code] = row.model
-            self._waited_ns[code] += round((row.delay_seconds or 0.0) * SECOND_NS)
-        self._last_turn[code], self._last_role[code] = row.turn, row.role
-        self._last_limit[code] = row.limit or 0
+class _Open(msgspec.Struct, gc=False):
+    """A conversation, as far as its rows are read."""
 
-    def _explain_wrong(self, code: int, row: TurnRow) -> str:
-        due, last = self._last_turn[code] + 1, self._last_role[code]
+    number: int
+    turn: int = 0
+    role: str = ""
+    limit: int = 0  # of the answer to its last turn
+    system: int = 0  # its hash
+    waited_ns: int = 0  # since its last answer
+    model: str | None = None  # that its last turn asks for
+    has_tools: bool = False
+    calls: frozenset[str] = frozenset()  # of tools, by its last assistant
+
+    def explain_wrong(self, row: TurnRow) -> str:
+        """Explain why a row cannot follow; "" if it can."""
+        due, last = self.turn + 1, self.role
         if row.turn < due:
             return f"turn {row.turn} comes twice, or after turn {due - 1}: order the rows by turn"
         if row.turn > due:
@@ -249,9 +241,9 @@ class _Checked:
             return "a user's turn has no `content`"
         if row.role == ASSISTANT and row.content is None and not row.tool_calls:
             return "an assistant's turn has neither `content` nor `tool_calls`"
-        if foreign := [each for each in called if each not in self._calls.get(code, ())]:
+        if foreign := [each for each in called if each not in self.calls]:
             return f"a tool result without a call: no call {quote_value(foreign[0])} before it"
-        if row.turn > 1 and _hash_system(row) not in (0, self._system[code]):
+        if row.turn > 1 and _hash_system(row) not in (0, self.system):
             return "its `system` is not that of its first turn, where it belongs"
         return ""
 

@@ -156,7 +156,6 @@ def random_routing(run: RunEvidence) -> Evidence | None:
 
 
 def _is_of_noise(run: RunEvidence) -> bool:
-    """Whether the prompts were random tokens, as ids or decoded to text."""
     facts = run.facts
     made = facts.data.kind in (RANDOM, *TRACES) and facts.prompt_format in _NOISE
     return made or facts.data.kind == _TOKENS

@@ -270,7 +270,6 @@ def _summarize_turns(turns: Turns) -> dict[str, Any]:
 
 
 def _summarize_agents(turns: Turns) -> dict[str, Any] | None:
-    """Summarize the branches of sessions for JSON: requests by role and depth, lanes, joins, tools' time."""
     waits = turns.waits
     if waits is None or not (turns.has_branches or waits.tool_ns is not None):
         return None
@@ -347,7 +346,6 @@ def _summarize_gaps(made: Plan) -> dict[str, Any] | None:
 
 
 def _describe_arrivals(made: Plan) -> str:
-    """Return when requests or sessions are sent: by users, as answers come, at once, or at planned times."""
     what = "requests" if made.turns is None else "sessions"
     gaps, schedule, limit = _summarize_gaps(made), made.facts.schedule, made.profile.max_concurrency
     if made.profile.users is not None:

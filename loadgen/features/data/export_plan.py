@@ -130,7 +130,6 @@ def encode_rows(made: Plan, decode: Decode | None = None) -> Iterator[bytes]:
 
 
 def _list_messages(requests: Any, turns: Turns) -> Iterator[dict[str, Any]]:
-    """Yield each user's message, with its delay and its answer's length, and then the answer."""
     for session in range(len(turns)):
         begin, system = int(turns.begins[session]), requests.system(session)
         for i in range(begin, turns.end(session)):

@@ -114,7 +114,6 @@ class _Reading(io.RawIOBase):
 
 
 def _convert_parquet_rows(file: OpenedFile) -> Iterator[bytes]:
-    """Yield each row of Parquet as JSON, without columns that are null in it."""
     try:
         import pyarrow
         from pyarrow import parquet

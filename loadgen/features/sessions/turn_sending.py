@@ -266,7 +266,6 @@ class SessionSender(Sender):
         return slot
 
     def _count_ready(self) -> int:
-        """Count the branches' slots without a lane that are connected, or are to be."""
         return sum(slot.intake.state is not State.CLOSED for slot in self._spare)
 
     def _release_lanes(self, ending: Slot | None = None) -> None:

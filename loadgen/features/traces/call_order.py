@@ -149,7 +149,6 @@ class _EndedCalls:
         return sorted(found)
 
     def _list_needed(self, agent: int, latest: int) -> Iterator[int]:
-        """Yield an agent's own calls that the call `latest` does not make redundant."""
         return takewhile(lambda call: not self._is_redundant(call, latest), reversed(self._own[agent]))
 
     def _is_redundant(self, call: int, later: int) -> bool:
@@ -243,7 +242,7 @@ class SessionTrees:
         first, depths = len(self._before), [0]
         for parent in calls.parents[1:]:  # each was added before its agents
             depths.append(depths[parent] + 1)
-        unions = {agent: SpanUnion(spans_ns) for agent, spans_ns in calls.tools_ns.items()}
+        worked = {agent: join_spans(spans_ns) for agent, spans_ns in calls.tools_ns.items()}
         order = find_order(calls.begins_ns, ends_ns, calls.agents, calls.parents)
         self._waits += sum(map(len, order))
         if self._waits > MOST_WAITS:
@@ -257,9 +256,11 @@ class SessionTrees:
             since_ns = max((calls.ends_ns[earlier] for earlier in before), default=calls.begins_ns[0])
             if delay_ns == UNKNOWN_NS or [calls.agents[earlier] for earlier in before] != [agent]:
                 delay_ns = max(0, calls.begins_ns[i] - since_ns)
-            worked_ns = unions[agent].measure_ns(since_ns, calls.begins_ns[i]) if agent in unions else 0
+            begun_ns, until_ns = (
+                _measure_until_ns(worked.get(agent, []), at_ns) for at_ns in (since_ns, calls.begins_ns[i])
+            )
             self._delays_ns.append(delay_ns)
-            self._tools_ns.append(min(worked_ns, delay_ns))
+            self._tools_ns.append(min(max(until_ns - begun_ns, 0), delay_ns))
             self._depths.append(depths[agent])
             self._roles.append(self._names.setdefault(calls.roles[agent], len(self._names)))
         self._has_tools = self._has_tools or bool(calls.tools_ns)
@@ -291,25 +292,22 @@ def reorder_waits(waits: Waits, order: Int64) -> Waits:
     return replace(chosen, before=places[chosen.before])
 
 
-class SpanUnion:
-    """Times that may overlap, as of tools that work at once, joined to times that do not."""
+def join_spans(spans_ns: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """Join times that may overlap, as of tools that work at once: begin, end, how long all before are."""
+    joined: list[tuple[int, int, int]] = []
+    for begin_ns, end_ns in sorted(spans_ns):
+        first_ns, last_ns, before_ns = joined[-1] if joined else (begin_ns, begin_ns, 0)
+        if joined and begin_ns <= last_ns:
+            joined[-1] = first_ns, max(last_ns, end_ns), before_ns
+        else:
+            joined.append((begin_ns, end_ns, before_ns + last_ns - first_ns))
+    return joined
 
-    def __init__(self, spans_ns: Iterable[tuple[int, int]]) -> None:
-        self._begins_ns: list[int] = []
-        self._ends_ns: list[int] = []
-        self._before_ns = [0]  # how long all before each are, together
-        for begin_ns, end_ns in sorted(spans_ns):
-            if not self._ends_ns or begin_ns > self._ends_ns[-1]:
-                self._begins_ns.append(begin_ns)
-                self._ends_ns.append(end_ns)
-            self._ends_ns[-1] = max(self._ends_ns[-1], end_ns)
-        for begin_ns, end_ns in zip(self._begins_ns, self._ends_ns, strict=True):
-            self._before_ns.append(self._before_ns[-1] + end_ns - begin_ns)
 
-    def measure_ns(self, begin_ns: int, end_ns: int) -> int:
-        """Measure how much of the time from `begin_ns` to `end_ns` lies in the spans; 0 if that is before."""
-        return max(0, self._measure_until_ns(end_ns) - self._measure_until_ns(begin_ns))
-
-    def _measure_until_ns(self, at_ns: int) -> int:
-        begun = bisect_left(self._begins_ns, at_ns)
-        return self._before_ns[begun] - max(0, self._ends_ns[begun - 1] - at_ns) if begun else 0
+def _measure_until_ns(joined: list[tuple[int, int, int]], at_ns: int) -> int:
+    """Measure how much of the time up to an instant lies in joined spans."""
+    begun = bisect_left(joined, (at_ns,))
+    if not begun:
+        return 0
+    begin_ns, end_ns, before_ns = joined[begun - 1]
+    return before_ns + min(end_ns, at_ns) - begin_ns

@@ -431,7 +431,6 @@ def _make_result(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _make_call(call: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Make a tool call in OpenAI's form, of that form, a part, or flat fields."""
     inside = call.get("function")
     function: Mapping[str, Any] = inside if isinstance(inside, dict) else call
     given = next((function[key] for key in ("arguments", "args", "input") if key in function), "{}")

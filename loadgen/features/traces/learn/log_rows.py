@@ -221,7 +221,6 @@ def _read_times(values: Cells) -> tuple[int, int]:
 
 
 def _read_objects(log: LogFile, columns: Mapping[str, str]) -> Iterator[tuple[int, Cells]]:
-    """Yield (number, cells by name) of each row of JSON or CSV; raises UsageError."""
     lines = log.read_lines(blank=True)
     number, first = next(each for each in lines if each[1])
     if first.lstrip().startswith(("{", "[")):
