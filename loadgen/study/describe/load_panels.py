@@ -31,9 +31,7 @@ class DescribedLoad(msgspec.Struct, frozen=True):
 
 def plot_workloads(described: Sequence[DescribedLoad]) -> tuple[Panel, ...]:
     """Return the panels of one or several workloads, without those that none has numbers for."""
-    plots = (
-        _plot_arrivals, _plot_dispersion, _plot_lengths, _plot_joint_lengths, _plot_reuse, _plot_sessions,
-    )  # fmt: skip
+    plots = (_plot_arrivals, _plot_lengths, _plot_reuse_and_sessions)
     panels = (panel for plot in plots for panel in plot(described))
     return tuple(panel for panel in panels if any(len(curve.x) for curve in panel.curves))
 
@@ -49,16 +47,13 @@ def _plot_arrivals(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
         (each.name, None if each.load.times_ns is None else count_arrivals(each.load.times_ns, _STRETCHES))
         for each in described
     )
-    curves = tuple(_make_curve(name, points, CurveStyle.STEPS) for name, points in counted)
+    rates = tuple(_make_curve(name, points, CurveStyle.STEPS) for name, points in counted)
     caption = f"Mean rate in each of {_STRETCHES} equal stretches."
-    yield Panel("arrivals", "Arrivals over time", "s", "requests/s", curves, caption=caption)
-
-
-def _plot_dispersion(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
-    shown = [(each.name, each.figures.arrivals) for each in described]
+    yield Panel("arrivals", "Arrivals over time", "s", "requests/s", rates, caption=caption)
+    arrivals = ((each.name, each.figures.arrivals) for each in described)
     scales = [
         (name, [scale for scale in own.scales if scale.index > 0] if own is not None else [])
-        for name, own in shown
+        for name, own in arrivals
     ]
     curves = []
     for name, own in scales:
@@ -81,14 +76,6 @@ def _plot_dispersion(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
     )  # fmt: skip
 
 
-def _plot_lengths(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
-    prompts = [(each.name, each.load.input_lens) for each in described]
-    answers = [(each.name, each.load.output_lens) for each in described]
-    for name, columns in (("prompt", prompts), ("answer", answers)):
-        samples = [(load, lens[lens > 0]) for load, lens in columns]
-        yield _plot_shares(f"{name}s", f"{name.capitalize()} lengths", "tokens", samples)
-
-
 def _plot_shares(key: str, title: str, unit: str, samples: Sequence[tuple[str, NDArray[Any]]]) -> Panel:
     curves = []
     for name, values in samples:
@@ -104,7 +91,12 @@ def _plot_shares(key: str, title: str, unit: str, samples: Sequence[tuple[str, N
     return Panel(key, title, label, "%", tuple(curves), x_log=True, y_top=100, numbers=numbers)
 
 
-def _plot_joint_lengths(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
+def _plot_lengths(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
+    prompts = [(each.name, each.load.input_lens) for each in described]
+    answers = [(each.name, each.load.output_lens) for each in described]
+    for name, columns in (("prompt", prompts), ("answer", answers)):
+        samples = [(load, lens[lens > 0]) for load, lens in columns]
+        yield _plot_shares(f"{name}s", f"{name.capitalize()} lengths", "tokens", samples)
     curves, rows = [], []
     for each in described:
         places = np.flatnonzero((each.load.input_lens > 0) & (each.load.output_lens > 0))
@@ -124,7 +116,7 @@ def _plot_joint_lengths(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
     )  # fmt: skip
 
 
-def _plot_reuse(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
+def _plot_reuse_and_sessions(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
     shown = [(each.name, each.figures.reuse) for each in described]
     curves = [
         _make_curve(name, None if own is None else (own.sizes, 100 * own.shares)) for name, own in shown
@@ -141,9 +133,6 @@ def _plot_reuse(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
         tuple(curves), x_log=True, numbers=numbers,
         caption="Of a cache that drops the blocks that were used least recently, empty at first.",
     )  # fmt: skip
-
-
-def _plot_sessions(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
     sessions = [(each.name, each.load.sessions) for each in described]
     sizes = [(name, np.zeros(0) if own is None else count_requests(own)) for name, own in sessions]
     yield _plot_shares("sessions", "Requests of a session", "requests", sizes)

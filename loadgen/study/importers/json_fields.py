@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from loadgen.base import untrusted
 from loadgen.base.errors import UsageError
@@ -185,14 +184,6 @@ def parse_local_time(parse: Callable[[str], datetime], written: object) -> datet
         return parse(read_word(written)).astimezone()
     except (ValueError, OverflowError, OSError):  # a year beyond this machine's clock
         return None
-
-
-def add_mean_lengths(load: Load, figures: Mapping[str, Any]) -> Load:
-    """Return a load with the mean tokens of prompts and answers, from totals where the run has them."""
-    completed = read_figure(figures.get("completed"))
-    totals = {f"{way}_len": read_figure(figures.get(f"total_{way}_tokens")) for way in ("input", "output")}
-    means = {key: total / completed for key, total in totals.items() if completed and total is not None}
-    return replace(load, **means)
 
 
 def read_statistics(suffix: str, values: object, times: float = 1.0) -> dict[str, float]:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
+from loadgen.base.parsing import read_figure
 from loadgen.base.printing import print_text
 from loadgen.base.text import format_count, list_first
 from loadgen.records.journal import JOURNAL
@@ -224,7 +225,12 @@ class _Reading:
                 continue
             for name in sorted(names):
                 count += 1
-                passed += self._read_met(here / name)
+                other = here / name
+                raw = None if _is_byproduct(other) else _read_promising(other)
+                if raw is not None and not _repeats_others(other, raw):
+                    self._attempt(other, partial(self._read_file, other, raw))
+                elif raw is None and not _is_byproduct(other):
+                    passed.append(other)
                 self.checked += 1
                 self._tell_progress()
             if count > _MOST_FILES:
@@ -276,16 +282,6 @@ class _Reading:
 
         self._attempt(directory, read)
         self._tell_progress()
-
-    def _read_met(self, path: Path) -> list[Path]:
-        """Read a file met in a directory; return it if it cannot hold results, else []."""
-        if _is_byproduct(path):
-            return []
-        if (raw := _read_promising(path)) is None:
-            return [path]
-        if not _repeats_others(path, raw):
-            self._attempt(path, lambda: self._read_file(path, raw))
-        return []
 
     def _read_file(self, path: Path, raw: bytes) -> None:
         """Add what a file holds: JSON, a client's sheet, blocks or tables; raises UsageError if none."""
@@ -343,10 +339,14 @@ class _Reading:
         return bool(readable) or (bool(broken) and pasted_blocks.HEADER.search(content) is None)
 
     def _add(self, path: Path, read: Callable[..., Iterable[Reported]], *given: object) -> None:
-        self.reported += [
-            replace(run, load=json_fields.add_mean_lengths(run.load, run.figures), file=str(path))
-            for run in read(*given)
-        ]
+        """Add the runs that a reader yields, with the mean lengths that follow from totals of tokens."""
+        for run in read(*given):
+            completed, load = read_figure(run.figures.get("completed")), run.load
+            for way in ("input", "output"):
+                total = read_figure(run.figures.get(f"total_{way}_tokens"))
+                if completed and total is not None:
+                    load = replace(load, **{f"{way}_len": total / completed})
+            self.reported.append(replace(run, load=load, file=str(path)))
 
     def _attempt(self, source: Path | str, act: Callable[[], None]) -> None:
         """Call `act`; a UsageError of it, or one that damaged data cause, is added to the errors."""

@@ -101,29 +101,22 @@ def make_speed_table(
         if any(row.decode_tok_s is not None for row in rows) and "decode_tok_s" in _list_keys(shape):
             notes.insert(0, "TTFT is a mean; Decode = 1000 / mean TPOT")
     cells = [_make_cells(row, {} if lone or "setting" in _list_keys(shape) else names) for row in rows]
-    return _narrow_table(rows, cells, shape, notes) if shape.narrow else _make_table(cells, shape, notes)
-
-
-def _list_keys(shape: TableShape) -> list[str]:
-    return [column.key for column in shape.columns]
-
-
-def _narrow_table(
-    rows: Sequence[SpeedRow], cells: Sequence[dict[str, str]], shape: TableShape, notes: Sequence[str]
-) -> Table:
-    """Make a table with the formula as the speed's title and the quantization in the heading.
-
-    Each is so only if all rows share it.
-    """
+    if not shape.narrow:
+        return _make_table(cells, shape, notes)
+    # What all rows share: their formula is the speed's title, their quantization in the heading.
     columns = list(shape.columns)
-    if len(formulas := {row.formula for row in rows}) == 1:
-        spaced = re.sub(r"([+/])", r" \1 ", formulas.pop())
+    if len({row.formula for row in rows}) == 1:
+        spaced = re.sub(r"([+/])", r" \1 ", rows[0].formula)
         columns = [replace(each, title=spaced) if each.key == "speed_tok_s" else each for each in columns]
     if len({row.quantization for row in rows}) == 1:
         columns = [each for each in columns if each.key != "quantization"]
         headings = (" ".join(filter(None, (row["model"], row["quantization"]))) for row in cells)
         cells = [row | {"model": heading} for row, heading in zip(cells, headings, strict=True)]
     return _make_table(cells, replace(shape, columns=tuple(columns)), notes)
+
+
+def _list_keys(shape: TableShape) -> list[str]:
+    return [column.key for column in shape.columns]
 
 
 def write_legend(names: Mapping[EngineSetting, str]) -> list[str]:

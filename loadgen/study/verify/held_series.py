@@ -190,10 +190,16 @@ def _hold_ladder(directory: Path, held: Proof, file: str) -> None:
                 held.differences.append(Difference(where, _NO_RUN, "none"))
         elif "batches" in row:
             _hold_batches(directory, row, len(names) < most, where, held)
-        elif (made := _make_row(row, directory / names[0], names[0])) is None:
-            held.unchecked.append(f"{where}: this loadgen has no such row")
-        else:
+        elif (formula := row.get("formula")) in FORMULAS:
+            speed = ladder_rows.make_speed_row(run_directory.load(directory / names[0]), formula)
+            made = {**ladder_rows.encode_speed_row(speed), "run": names[0]}
             hold_values(row, make_strict(made), where, held)
+        elif found := _TEST.fullmatch(str(row.get("test"))):
+            test = DepthTest(found[1], int(found[2]), int(found[3] or 0))
+            depth = ladder_rows.make_depth_row(run_directory.load(directory / names[0]), test)
+            hold_values(row, make_strict({**asdict(depth), "run": names[0]}), where, held)
+        else:
+            held.unchecked.append(f"{where}: this loadgen has no such row")
 
 
 def _has_run(directory: Path, name: str) -> bool:
@@ -216,17 +222,6 @@ def _hold_batches(directory: Path, row: Mapping[str, Any], lacks: bool, where: s
         made = batch if made is None else made.merge(batch)
     gives = {} if made is None else encode_batch_row(made)
     hold_values(row, make_strict({**gives, "note": row["note"]} if lacks else gives), where, held)
-
-
-def _make_row(row: Mapping[str, Any], directory: Path, name: str) -> dict[str, Any] | None:
-    """Make a ladder's row again of its run; None if it is of no form that is known."""
-    if (formula := row.get("formula")) in FORMULAS:
-        made = ladder_rows.make_speed_row(run_directory.load(directory), formula)
-        return {**ladder_rows.encode_speed_row(made), "run": name}
-    if found := _TEST.fullmatch(str(row.get("test"))):
-        test = DepthTest(found[1], int(found[2]), int(found[3] or 0))
-        return {**asdict(ladder_rows.make_depth_row(run_directory.load(directory), test)), "run": name}
-    return None
 
 
 _MOST_CELLS = 100_000

@@ -193,7 +193,7 @@ def parse_title(text: str) -> Title:
             names.append(" ".join((*words[:at], model, *words[end:])))
         elif all(map(_is_storage, words)):
             stored = stored or _join_words([word for word in words if word.lower() not in _ABOUT_STORING])
-        elif is_load(part):
+        elif all(word in _LOAD_WORDS or word.isdecimal() for word in _TOKEN.findall(part.lower())):
             loads += [part] if _is_telling(words) else []
         else:
             names.append(part)
@@ -209,11 +209,6 @@ def parse_title(text: str) -> Title:
     if not load and not stored:
         return Title(name=plain)
     return Title(name=add_storage(name, stored) if " " not in name else f"{name} {stored}".strip(), load=load)
-
-
-def is_load(text: str) -> bool:
-    """Whether a text is made of words that describe a load or what follows, and names nothing."""
-    return all(word in _LOAD_WORDS or word.isdecimal() for word in _TOKEN.findall(text.lower()))
 
 
 def find_concurrency(load: str) -> int | None:

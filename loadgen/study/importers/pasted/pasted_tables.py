@@ -292,7 +292,10 @@ class _Table:
         lengths = own.input_len, own.output_len
         read = values
         values = row_figures.derive_figures(read, own.max_concurrency, facts, lengths)
-        remarks += row_figures.explain_figures(read, values)
+        if row_figures.OF_ONE in values:
+            remarks.append(row_figures.PER_USER)
+        if "output_throughput" in read and "output_throughput" not in values:
+            remarks.append("tok/s are of prompts and answers together, as requests/s and their lengths show")
         if SPEED in values:
             remarks.append(UNKNOWN_FORMULA)
         return Reported(

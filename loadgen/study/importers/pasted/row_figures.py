@@ -324,16 +324,6 @@ def derive_figures(
     return values
 
 
-def explain_figures(read: Mapping[str, Any], derived: Mapping[str, Any]) -> list[str]:
-    """Return the remarks on figures that are not what their titles say, as `derive_figures` made them."""
-    remarks = []
-    if OF_ONE in derived:
-        remarks.append(PER_USER)
-    if "output_throughput" in read and "output_throughput" not in derived:
-        remarks.append("tok/s are of prompts and answers together, as requests/s and their lengths show")
-    return remarks
-
-
 def _parse_acceptance(cell: str) -> dict[str, float]:
     """Parse an acceptance rate: the share of drafted tokens in percent, or tokens of a pass; else {}."""
     text = numbers.read_number_text(cell.strip().rstrip("%")).replace(",", "")
