@@ -72,10 +72,8 @@ class PastedBlock(msgspec.Struct):
     lines: list[str]
     closed: bool = False  # by its rule
     cell: tuple[str, str] | None = None
-    around: Surroundings = Surroundings()
-    # As a report of ours has it, above the block or below.
+    # As the verdict of a report of ours has it, below the block.
     simulated: str = ""
-    engine: str = ""
     level: str = ""
 
 

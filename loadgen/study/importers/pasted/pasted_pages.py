@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -17,6 +18,7 @@ from loadgen.report.load_identity import Load
 from loadgen.study import labels
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.pasted import headings, pasted_blocks
+from loadgen.study.importers.pasted.drawn_tables import Grid
 from loadgen.study.importers.pasted.headings import Outline, PageLine
 from loadgen.study.importers.pasted.page_reader import PastedBlock, Surroundings, read_parts
 from loadgen.study.importers.pasted.pasted_blocks import LAST_LINE
@@ -30,6 +32,7 @@ _SIMULATED = re.compile(r"[\s>#*]{0,20}SIMULATED\b(?:.{0,100}?with the timing of
 _SERVER = re.compile(r"[\s>#*]{0,20}server: ([^,]{1,60}), model (\S{1,200}?),(?:\s|$)")
 _VERDICT = re.compile(r"[\s>#*]{0,20}verdict: (SIMULATED, )?(VALID|SUSPECT|INVALID)\b")
 _REFERENCE = re.compile(r"&#[xX]?[0-9a-fA-F]{8,}+;?")  # no character has such a number
+Found = TypeVar("Found", PastedBlock, Grid)
 _ENGINES = {"sglang": "SGLang", "vllm": "vLLM", "lmdeploy": "LMDeploy", "trt": "TensorRT-LLM"}
 
 
@@ -39,30 +42,30 @@ def read_page(page: str, path: Path) -> list[Reported]:
     Raises UsageError of over 10,000 blocks.
     """
     json_fields.check_results(path, len(pasted_blocks.HEADER.findall(page)))
+    found, below = find_results(page, path, PastedBlock)
+    unread = describe_surroundings([around for _, around in found], below)
+    return [_make_run(*each, own, path) for each, own in zip(found, unread, strict=True)]
+
+
+def find_results(
+    page: str, path: Path, kind: type[Found]
+) -> tuple[list[tuple[Found, Surroundings]], list[str]]:
+    """Find a page's blocks or tables, each with what stands above it, and the lines below the last one.
+
+    Raises UsageError of tables that are too large.
+    """
     try:
-        found, below = _find_blocks(page)
+        parts = read_parts(page)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
-    unread = describe_surroundings([block.around for block in found], below)
-    return [_make_run(*each, path) for each in zip(found, unread, strict=True)]
-
-
-def _find_blocks(page: str) -> tuple[list[PastedBlock], list[str]]:
-    """Return each block of a page with what stands above it, and the lines below the last one."""
-    outline, above, found = Outline(), list[str](), list[PastedBlock]()
+    outline, above, found = Outline(), list[str](), list[tuple[Found, Surroundings]]()
     last: PastedBlock | None = None  # whose verdict may still follow
     in_report = False  # whether a line is of the report whose verdict stands below its block
-    for part in read_parts(page):
-        if isinstance(part, PastedBlock):
-            last, above = part, above if part.cell is None else [*part.cell]
-            last.around = read_surroundings(above, outline)
-            for text in above:  # a command, or the head of a report of ours
-                if (simulated := _SIMULATED.match(text)) is not None:
-                    last.simulated = simulated[1] or find_unnamed_preset(True)
-                elif (server := _SERVER.match(text)) is not None:
-                    last.engine = server[1]
-                    last.around.asked.setdefault("model", server[2])
-            found.append(last)
+    for part in parts:
+        if isinstance(part, kind):
+            last = part if isinstance(part, PastedBlock) else None
+            lines = above if last is None or last.cell is None else last.cell
+            found.append((part, read_surroundings(lines, outline)))
             above = []
         elif not isinstance(part, PageLine):
             continue
@@ -81,16 +84,21 @@ def _find_blocks(page: str) -> tuple[list[PastedBlock], list[str]]:
             verdict = None if last is None or last.level else _VERDICT.match(part.text)
             if last is not None and verdict is not None:
                 last.level = verdict[2]
-                last.simulated = last.simulated or find_unnamed_preset(bool(verdict[1]))
+                last.simulated = find_unnamed_preset(bool(verdict[1]))
                 in_report = True
             above += [] if in_report else [part.text]
     return found, above
 
 
-def _make_run(block: PastedBlock, unread: Mapping[str, str], path: Path) -> Reported:
+def _make_run(block: PastedBlock, around: Surroundings, unread: Mapping[str, str], path: Path) -> Reported:
+    engine, simulated, subject, asked = "", block.simulated, around.subject, around.asked
+    for text in around.lines:  # the head of a report of ours
+        if (named_preset := _SIMULATED.match(text)) is not None:
+            simulated = named_preset[1] or find_unnamed_preset(True)
+        elif (server := _SERVER.match(text)) is not None:
+            engine, asked = server[1], {"model": server[2]} | asked
     lines = [html.unescape(_REFERENCE.sub("\ufffd", _TAG.sub(" ", line))) for line in block.lines]
     figures, remarks = pasted_blocks.parse_block(lines, block.closed)
-    subject, asked = block.around.subject, block.around.asked
     model = subject.model or headings.add_storage(shorten_name(asked.get("model", "")), subject.quantization)
     name = subject.name or model or subject.heading or path.stem
     counts = {key: json_fields.parse_count(value) for key, value in asked.items()}
@@ -116,11 +124,11 @@ def _make_run(block: PastedBlock, unread: Mapping[str, str], path: Path) -> Repo
         unread=unread,
         source=f"{path}:{block.number}",
         told_by=PAGE,
-        simulated=block.simulated,
+        simulated=simulated,
         level=block.level,
-        engine=block.engine or _ENGINES.get(str(figures.get("backend", "")).partition("-")[0], ""),
+        engine=engine or _ENGINES.get(str(figures.get("backend", "")).partition("-")[0], ""),
         remarks=(
-            *filter(None, [block.simulated and describe_simulation(block.simulated)]),
+            *filter(None, [simulated and describe_simulation(simulated)]),
             *([LAST_LINE] if "backend" in figures else []),
             *remarks,
         ),

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from loadgen.base.errors import UsageError
 from loadgen.base.text import cut_end, list_first
 from loadgen.report.load_identity import Load
 from loadgen.study import labels
@@ -24,9 +23,8 @@ from loadgen.study.importers.pasted import (
     row_figures,
 )
 from loadgen.study.importers.pasted.drawn_tables import Grid, Row
-from loadgen.study.importers.pasted.headings import Outline, PageLine
 from loadgen.study.importers.pasted.numbers import parse_decimal, parse_mean, parse_whole
-from loadgen.study.importers.pasted.page_reader import Part, Surroundings
+from loadgen.study.importers.pasted.page_reader import Surroundings
 from loadgen.study.importers.pasted.row_figures import (
     LENGTHS,
     RATE,
@@ -87,10 +85,7 @@ def read_tables(text: str, path: Path) -> TableRows:
 
     Raises UsageError of tables that are too large.
     """
-    try:
-        places, after = _find_tables(page_reader.read_parts(text))
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
+    places, after = pasted_pages.find_results(text, path, Grid)
     lines = page_reader.split_lines(text)
     apart = pasted_pages.describe_surroundings([place for _, place in places], after)
     tables, left = list[tuple[Grid, Surroundings, dict[str, str]]](), list[str]()
@@ -158,23 +153,6 @@ def format_cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.9f}" if abs(value) < _MOST_WRITTEN else repr(value)
     return str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
-
-
-def _find_tables(parts: Sequence[Part]) -> tuple[list[tuple[Grid, Surroundings]], list[str]]:
-    """Return the tables of a page, each with what stands above it, and the lines below the last one."""
-    outline, above, found = Outline(), list[str](), list[tuple[Grid, Surroundings]]()
-    for part in parts:
-        if isinstance(part, Grid):
-            found.append((part, pasted_pages.read_surroundings(above, outline)))
-            above = []
-        elif isinstance(part, PageLine) and part.text:
-            if part.level:
-                outline.enter(part)
-            if part.is_heading and headings.parse_title(part.name).named:
-                above = []
-            else:
-                above.append(part.text)
-    return found, above
 
 
 class _Table:
