@@ -214,7 +214,6 @@ def _find_earlier_run(run: AuditedRun, other: AuditedRun) -> Evidence | None:
 
 
 def _are_as_long(run: AuditedRun, other: AuditedRun) -> bool:
-    """Whether both mean prompt lengths are known and equal to 1 %."""
     own, its = run.reported.input_len, other.reported.input_len
     return bool(own and its and abs(own - its) <= LENGTH_OFF * its)
 

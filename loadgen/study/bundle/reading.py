@@ -153,7 +153,6 @@ def _unpack_parts(file: BinaryIO, directory: Path) -> Manifest:
 
 
 def _unpack_part(archive: ZipFile, info: ZipInfo, part: BundlePart, place: Path) -> None:
-    """Write a part to its place; raises ChangedBundle if it is not what the manifest says."""
     stated = info.orig_filename, info.file_size, info.external_attr >> 16
     if stated != (part.name, part.size_bytes, _MODE) or info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
         raise ChangedBundle(f"{part.name} or its header was changed")

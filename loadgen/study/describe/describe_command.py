@@ -108,26 +108,24 @@ def main(argv: Sequence[str]) -> int:
 def _describe_files(
     asked: dict[str, Any], values: dict[str, Any], options: dict[str, Any]
 ) -> tuple[list[DescribedLoad], Fidelity | None]:
-    described = [_describe_file(asked.get("file"), values, options)]
-    if (against := asked.get("against")) is None:
+    files = [(asked.get("file"), values)]
+    if "against" in asked:
+        same = {name: value for name, value in values.items() if name != "trace_format"}
+        form = {"trace_format": asked["against_format"]} if "against_format" in asked else {}
+        files.append((asked["against"], {**same, **form}))
+    loads = [read_load(file, own, options) for file, own in files]
+    if empty := [load.name for load in loads if not len(load)]:
+        raise UsageError(f"{empty[0]} has no request to describe")
+    names = [cut_middle(load.name.partition(",")[0], _MOST_LETTERS) for load in loads]
+    if len({*names}) < len(names):
+        names = ["FILE", "AGAINST"]
+    described = [
+        DescribedLoad(name, load, measure_workload(load)) for name, load in zip(names, loads, strict=True)
+    ]
+    if "against" not in asked:
         return described, None
-    same = {name: value for name, value in values.items() if name != "trace_format"}
-    form = {"trace_format": asked["against_format"]} if "against_format" in asked else {}
-    described.append(_describe_file(against, {**same, **form}, options))
-    if described[0].name == described[1].name:
-        described = [
-            DescribedLoad(name, each.load, each.figures)
-            for name, each in zip(("FILE", "AGAINST"), described, strict=True)
-        ]
     own, other = ((each.load, each.figures) for each in described)
     return described, compare_measured(other, own)
-
-
-def _describe_file(file: str | None, values: dict[str, Any], options: dict[str, Any]) -> DescribedLoad:
-    load = read_load(file, values, options)
-    if not len(load):
-        raise UsageError(f"{load.name} has no request to describe")
-    return DescribedLoad(cut_middle(load.name.partition(",")[0], _MOST_LETTERS), load, measure_workload(load))
 
 
 def list_described_passages(described: Sequence[DescribedLoad], compared: Fidelity | None) -> list[Passage]:

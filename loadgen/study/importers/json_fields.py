@@ -23,7 +23,7 @@ from loadgen.base.parsing import read_figure
 from loadgen.base.untrusted import read_mapping
 from loadgen.figures.figure_table import COMMON
 from loadgen.report.load_identity import Load
-from loadgen.study.run_summary import Reported
+from loadgen.study.run_summary import Reported, describe_simulation
 
 _BEGIN = re.compile(r"[^\s,]")
 _UNSET = "max_concurrency"  # null: there was no limit
@@ -217,6 +217,7 @@ def make_run(
     load: Load,
     source: str,
     remarks: Iterable[str] = (),
+    simulated: str = "",
     **facts: Any,
 ) -> Reported:
     """Make the run of a client's file, by its stem without a name, with a remark on each latency of 0.
@@ -226,8 +227,9 @@ def make_run(
     measured, empty = drop_unmeasured(figures)
     if not has_figures(measured):
         raise UsageError(f"{source} has no figures")
-    named, every = name or Path(source).stem, (*remarks, *empty)
-    return Reported(named, measured, load, source, told_by=client, remarks=every, **facts)
+    every = *([describe_simulation(simulated)] if simulated else []), *remarks, *empty
+    facts |= {"simulated": simulated, "remarks": every}
+    return Reported(name or Path(source).stem, measured, load, source, client, **facts)
 
 
 def make_client_load(fields: dict[str, Any]) -> Load:

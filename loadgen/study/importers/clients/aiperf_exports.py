@@ -60,7 +60,6 @@ _TPOT = {
 def _read_figures(
     metrics: Mapping[str, Any], client: str, errors: object = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Read the figures of metrics under the names of aiperf or genai-perf, in ms, and remarks."""
     figures: dict[str, Any] = {}
     for theirs, figure in figures_named_by(_AIPERF).items():
         scale = _MS.get(read_word(find_value(metrics, f"{theirs}.unit")), 1.0)

@@ -322,7 +322,6 @@ def _spread_titles(line: str) -> list[str]:
 def _read_rows(
     above: Sequence[str], tables: Sequence[tuple[int, list[Cells]]], path: Path
 ) -> Iterator[Reported]:
-    """Yield a run for each row of a report that has figures, its cells joined over the tables."""
     head = "\n".join(above)
     models = _MODEL.findall(head)
     asked = {which: int(tokens) for which, tokens in _ASKED.findall(head)}

@@ -38,7 +38,6 @@ def _make_run(client: str, figures: dict[str, Any], load: Load, source: str, rem
 
 
 def _read_k6(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield the one run of a summary; raises UsageError without figures."""
     metrics = read_mapping(document.get("metrics"))
     values = {
         name: read_mapping(find_value(each, "values")) or read_mapping(each) for name, each in metrics.items()

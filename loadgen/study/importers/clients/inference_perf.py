@@ -25,7 +25,7 @@ from loadgen.study.importers.json_fields import (
     read_fields,
     read_word,
 )
-from loadgen.study.run_summary import Reported, describe_simulation, find_unnamed_preset, shorten_name
+from loadgen.study.run_summary import Reported, find_unnamed_preset, shorten_name
 
 _NAME, _LLM_D = "inference-perf", "llm-d"
 _SUMMARY, _STAGES = "summary_lifecycle_metrics.json", "stage_*_lifecycle_metrics.json"
@@ -165,7 +165,6 @@ def _is_llm_d(document: Mapping[str, Any]) -> bool:
 
 
 def _read_llm_d(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield the one run of a report; raises UsageError without figures."""
     performance = _find_performance(document)
     tool = find_first(document, read_word, *_TOOL) or ""
     figures, lengths = read_fields(performance, _REPORT_TOTALS), read_fields(performance, _REPORT_LENGTHS)
@@ -196,19 +195,14 @@ def _read_llm_d(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
         asked = find_value(document, f"{_STANDARD}.{way}_seq_len")
         is_fixed = find_value(asked, "distribution") == "fixed"
         load[f"asked_{way}_len"] = read_count(find_value(asked, "value")) if is_fixed else None
-    simulated = find_unnamed_preset(model.endswith(SIMULATED))  # a run of ours, exported
     yield json_fields.make_run(
         _LLM_D,
         shorten_name(model.removesuffix(SIMULATED)),
         figures,
         json_fields.make_client_load({"requests": requests, **load, **lengths}),
         source,
-        (
-            *filter(None, [simulated and describe_simulation(simulated)]),
-            *([f"{_LLM_D}: measured by {tool}"] if tool else []),
-            *remarks,
-        ),
-        simulated=simulated,
+        [*([f"{_LLM_D}: measured by {tool}"] if tool else []), *remarks],
+        find_unnamed_preset(model.endswith(SIMULATED)),  # a run of ours, exported
     )
 
 

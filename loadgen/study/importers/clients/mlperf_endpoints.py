@@ -37,7 +37,6 @@ _MODEL = re.compile(
 
 
 def _read_mlperf(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield the one run of a summary; raises UsageError without figures."""
     figures: dict[str, Any] = read_fields(document, _TOTALS)
     for theirs, suffix in _LATENCIES.items():
         each = read_mapping(document.get(theirs))

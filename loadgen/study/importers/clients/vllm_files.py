@@ -23,7 +23,7 @@ from loadgen.study.importers.json_fields import (
     read_word,
 )
 from loadgen.study.importers.pasted.pasted_blocks import LAST_LINE
-from loadgen.study.run_summary import Reported, describe_simulation, find_unnamed_preset, shorten_name
+from loadgen.study.run_summary import Reported, find_unnamed_preset, shorten_name
 
 _DATE = "%Y%m%d-%H%M%S"
 _COUNTED = (
@@ -56,15 +56,14 @@ def _read_vllm(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
         figures |= _compute_e2el(document)
     model = read_word(document.get("model_id"))
     is_simulated = document.get("simulated") is True or model.endswith(SIMULATED)
-    simulated = find_unnamed_preset(is_simulated)  # ours, without what is ours
     yield json_fields.make_run(
         VLLM.name,
         read_word(document.get("label")) or shorten_name(model.removesuffix(SIMULATED)),
         figures,
         Load(**read_fields(document, _LOAD)),
         source,
-        [*([describe_simulation(simulated)] if simulated else []), *_list_remarks(document, figures)],
-        simulated=simulated,
+        _list_remarks(document, figures),
+        find_unnamed_preset(is_simulated),  # ours, without what is ours
         engine="vLLM" if document.get("backend") == "vllm" else "",
         started=json_fields.parse_local_time(
             lambda date: datetime.strptime(date, _DATE), document.get("date")

@@ -391,7 +391,6 @@ class _PageReader(HTMLParser):
             self._parts.append(Grid(titles, body, self._first, max(self._number, rows[-1].line)))
 
     def _list_blocks(self, rows: Sequence[tuple[str, ...]]) -> Iterator[Part]:
-        """Yield the results in a table's cells, each with the titles of its column and its row."""
         below = reversed(rows)
         heads = {at: cell for cells in below for at, cell in enumerate(cells) if not _LIFTED.search(cell)}
         for cells in rows:
