@@ -66,12 +66,17 @@ def read_times(server_pids: Collection[int], proc: Path = _PROC) -> CpuTimes:
         with suppress(OSError):
             allowed |= os.sched_getaffinity(pid)
     ours = _read_processes(set(_list_descendants(mine, proc)) - set(server_pids), proc)
+    busy_s = {}
+    for line in read_system_text(proc / "stat").splitlines():
+        name, *columns = line.split()
+        if name.startswith("cpu") and (number := untrusted.read_digits(name[3:])) is not None:
+            busy_s[number] = sum(map(int, columns[:_BUSY])) / _ticks_per_s()
     pressure = read_system_text(proc / "pressure" / "cpu").splitlines()
     waits = (line for line in pressure if line.startswith("some "))
     return CpuTimes(
         at_ns=clock.now_ns(),
         ticks=int(time.clock_gettime(time.CLOCK_BOOTTIME) * _ticks_per_s()),
-        busy_s=dict(_read_busy_s(read_system_text(proc / "stat"))),
+        busy_s=busy_s,
         server=server,
         ours=ours,
         own_s=own.user + own.system + own.children_user + own.children_system,
@@ -172,13 +177,6 @@ def _list_descendants(pid: int, proc: Path) -> Iterator[int]:
         for child in read_system_text(children).split():
             yield int(child)
             yield from _list_descendants(int(child), proc)
-
-
-def _read_busy_s(stat: str) -> Iterator[tuple[int, float]]:
-    for line in stat.splitlines():
-        name, *columns = line.split()
-        if name.startswith("cpu") and (number := untrusted.read_digits(name[3:])) is not None:
-            yield number, sum(map(int, columns[:_BUSY])) / _ticks_per_s()
 
 
 def _ticks_per_s() -> int:

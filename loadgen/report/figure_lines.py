@@ -21,13 +21,13 @@ def describe_bounds(result: Result, options: object) -> Iterator[str]:
     shown = _select_shown(result)
     for rank in dict.fromkeys(rank for of in shown.values() for rank in of.percentiles_ms):
         yield _format_percentiles(shown, rank)
-    if gaps := [SELECTABLE[key].label for key in shown if _is_of_gaps(key)]:
+    if gaps := [SELECTABLE[key].label for key in shown if SELECTABLE[key].of != "requests"]:
         yield f"{', '.join(gaps)}: no bound, since the gaps of one answer are alike"
 
 
 def describe_highest(result: Result, options: object) -> Iterator[str]:
     """Yield a line on the highest percentile, without gaps, which have no bound."""
-    shown = {key: of for key, of in _select_shown(result).items() if not _is_of_gaps(key)}
+    shown = {key: of for key, of in _select_shown(result).items() if SELECTABLE[key].of == "requests"}
     if ranks := [rank for of in shown.values() for rank in of.percentiles_ms]:
         yield _format_percentiles(shown, max(ranks))
 
@@ -58,10 +58,6 @@ def describe_objective(evidence: ObjectiveEvidence) -> str:
 
 def _describe_dependence(independent: int) -> str:
     return f"requests that were slow together tell as much as {independent} independent ones"
-
-
-def _is_of_gaps(key: str) -> bool:
-    return SELECTABLE[key].of != "requests"
 
 
 def _select_shown(result: Result) -> dict[str, Distribution]:

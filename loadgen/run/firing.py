@@ -27,7 +27,7 @@ from loadgen.settings.run_settings import SendOptions
 from loadgen.settings.shard_settings import WHOLE, Share
 from loadgen.transport import memory_room
 from loadgen.transport.capture import Health
-from loadgen.transport.capture_process import TRANSPORTS, CaptureRun, start_capture
+from loadgen.transport.capture_process import TRANSPORTS, CaptureRun
 from loadgen.transport.sending.job import (
     AtOnce,
     Job,
@@ -227,17 +227,6 @@ class OneProcess:
 
     def kill(self) -> None:
         self.run.kill()
-
-
-def begin_process(plan: Plan, options: TransportOptions, watch: Watch) -> OneProcess:
-    """Start sending a plan in one forked process and return it at once, the file limit lifted as needed.
-
-    Raises UsageError if the limit stays too low for the first wave's connections.
-    """
-    job = make_job(plan, options, watch.rules)
-    allow_files(job, options.transport)
-    decoder = make_decoder(plan, options, watch.tokenizer is not None)
-    return OneProcess(decoder, start_capture(job, options.transport), watch.journal, watch.rules)
 
 
 def make_decoder(plan: Plan, options: TransportOptions, counts: bool) -> Decoder:

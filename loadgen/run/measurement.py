@@ -15,9 +15,18 @@ from loadgen.facts.run_facts import Facts
 from loadgen.plan.plan import Plan
 from loadgen.records import text_tokens
 from loadgen.run.command.progress import Display, Progress
-from loadgen.run.firing import Firing, Outcome, TransportOptions, Watch, begin_process
+from loadgen.run.firing import (
+    Firing,
+    OneProcess,
+    Outcome,
+    TransportOptions,
+    Watch,
+    allow_files,
+    make_decoder,
+    make_job,
+)
 from loadgen.run.stop_rules import StopRules
-from loadgen.transport.capture_process import reap_ended
+from loadgen.transport.capture_process import reap_ended, start_capture
 from loadgen.transport.sending.job import AtOnce
 
 
@@ -60,7 +69,11 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing 
         from loadgen.features.workers.workers import Workers  # few runs have several
 
         firing = Workers(plan, options, watch)
-    firing = firing or begin_process(plan, options, watch)
+    if firing is None:
+        job = make_job(plan, options, rules)
+        allow_files(job, options.transport)
+        decoder = make_decoder(plan, options, watch.tokenizer is not None)
+        firing = OneProcess(decoder, start_capture(job, options.transport), journal, rules)
     progress = Progress(
         watch.title,
         total,
@@ -97,8 +110,7 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing 
     rule = "" if ending.cut_short else rules.summarize(elapsed_s, (total or sent) - sent, planned_ns)
     tally, revise, uncounted = firing.tally, None, ""
     if tally.uncounted:
-        waiting = f"counting the tokens of {tally.uncounted} responses without usage"
-        with watch.display.waiting(waiting):
+        with watch.display.waiting(f"counting the tokens of {tally.uncounted} responses without usage"):
             parts = journal.parts()
             revise, uncounted = text_tokens.make_revision(parts, watch.tokenizer, options.keep_text)
     return Outcome(

@@ -29,14 +29,10 @@ def check_transport(asked: str | None) -> str:
     if asked in (None, _AUTO):
         return ""
     kind = TRANSPORTS[asked]
-    if kind.needs_epoll and not _has_epoll():
+    if kind.needs_epoll and not TRANSPORTS[DEFAULT_TRANSPORT].needs_epoll:
         raise UsageError(f"--transport {asked} needs Linux: use --transport {DEFAULT_TRANSPORT} here")
     why = kind.explain_missing_right()
     return why and f"--transport {asked}: {why}: wire is used instead"
-
-
-def _has_epoll() -> bool:
-    return TRANSPORTS[DEFAULT_TRANSPORT].needs_epoll
 
 
 def choose_transport(asked: str | None, target: Target, streams: int) -> TransportChoice:
@@ -46,7 +42,7 @@ def choose_transport(asked: str | None, target: Target, streams: int) -> Transpo
     proxy.
     """
     check_transport(asked)
-    if asked in (None, _AUTO) and not _has_epoll():
+    if asked in (None, _AUTO) and not TRANSPORTS[DEFAULT_TRANSPORT].needs_epoll:
         return TransportChoice(DEFAULT_TRANSPORT, f"no other transport than {DEFAULT_TRANSPORT} runs here")
     kinds = (kind for name, kind in TRANSPORTS.items() if asked in (None, _AUTO, name))
     choices = (kind.choose(target, streams, asked == kind.name) for kind in kinds)

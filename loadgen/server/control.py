@@ -97,7 +97,9 @@ class ServerProbe:
 
         It is asked for its models alone: it has no /health, and may have no list, or not for every key.
         """
-        listing = await exchange.ask_again(client, "GET", self._models_path(), _ANSWER_S)
+        listing = await exchange.ask_again(
+            client, "GET", f"{self.access.prefix}/models{self.access.query}", _ANSWER_S
+        )
         if listing.error or listing.status >= 500:
             return None
         if listing.status == UNAUTHORIZED or (listing.status in DENIED and model is None):
@@ -122,7 +124,7 @@ class ServerProbe:
 
     async def _identify(self, client: httpx.AsyncClient, model: str | None) -> ServerInfo:
         """Identify the engine, by its models' owner, else its paths, and the model; raises MeasureError."""
-        listing = await self._answer(client, self._models_path())
+        listing = await self._answer(client, f"{self.access.prefix}/models{self.access.query}")
         if listing.status in DENIED:
             raise MeasureError(self.access.explain_denial(listing))
         cards = _list_cards(listing)
@@ -133,9 +135,6 @@ class ServerProbe:
             engine = next((each for each in engines.ENGINES if each.own_path in paths), engines.UNKNOWN)
         own = engine.describe((await self._answer(client, engine.version_path)).object)
         return self._describe_served(engine, own, cards, model)
-
-    def _models_path(self) -> str:
-        return f"{self.access.prefix}/models{self.access.query}"
 
     async def _answer(self, client: httpx.AsyncClient, path: str) -> ControlAnswer:
         """Ask a ready server for a path; raises MeasureError if it does not answer."""

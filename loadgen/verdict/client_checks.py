@@ -376,15 +376,12 @@ stopped_unstamped = invalid(
 )(partial(_describe_stop, stamped=False))
 
 
-@note(
+journal: Rule[RunEvidence] = note(
     "journal",
     "the journal of finished requests could not be written in full during the run: had the client been "
     "killed, they would have been lost",
     "give --run-dir a writable disk with free space",
-)
-def journal(run: RunEvidence) -> Evidence | None:
-    """Find evidence that decoded requests were not safe on disk during the run."""
-    return f"the journal could not be written in full: {run.facts.journal_error}"
+)(lambda run: f"the journal could not be written in full: {run.facts.journal_error}")
 
 
 machine_throttled: Rule[RunEvidence] = suspect(

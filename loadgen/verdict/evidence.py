@@ -563,12 +563,9 @@ def make_missing(source: Source, *, hosted: bool = True, simulated: bool = True)
 
     With `hosted` False a hosted API's run never lacks it, with `simulated` False none of the embedded engine.
     """
-
-    def is_missing(run: RunEvidence, sources: Set[Source]) -> bool:
-        needed = (hosted or not run.hosted) and (simulated or not run.facts.server.simulated)
-        return needed and source not in sources
-
-    return is_missing
+    return lambda run, sources: (
+        source not in sources and (hosted or not run.hosted) and (simulated or not run.facts.server.simulated)
+    )
 
 
 class MeasuredRun(Protocol):

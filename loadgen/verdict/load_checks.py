@@ -48,15 +48,12 @@ _KEEP_ALIVE = (
 )
 
 
-@invalid(
+cut_short: Rule[RunEvidence] = invalid(
     "cut-short",
     "the run ended before all planned requests were done, and neither Ctrl-C nor a stop rule ended it",
     "run again; if it happens again, lower the load",
     origin=Origin.LOAD,
-)
-def cut_short(run: RunEvidence) -> Evidence | None:
-    """Find evidence that the run ended before its plan although neither a user nor a rule stopped it."""
-    return None if run.facts.interrupted or run.facts.stop_rule else _describe_end(run)
+)(lambda run: None if run.facts.interrupted or run.facts.stop_rule else _describe_end(run))
 
 
 stopped_by_signal: Rule[RunEvidence] = suspect(

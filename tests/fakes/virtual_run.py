@@ -15,7 +15,7 @@ from fakes.virtual_network import Connection, VirtualServer
 from loadgen.features.ring import ring_choice
 from loadgen.host import environment
 from loadgen.host.cpu_use import CpuUse
-from loadgen.run import attach, firing, reached_server, session
+from loadgen.run import attach, measurement, reached_server, session
 from loadgen.server import scraper
 from loadgen.server.exchange import ControlLoop
 from loadgen.server.prometheus import SAMPLED
@@ -31,7 +31,7 @@ _LARGEST_BYTES = 1 << 20
 
 def run_on(server: VirtualServer, patch: pytest.MonkeyPatch) -> None:
     """Have every run of this process take place on a virtual server's network and clock."""
-    patch.setattr(firing, "start_capture", partial(_started, server))
+    patch.setattr(measurement, "start_capture", partial(_started, server))
     patch.setattr(attach, "ControlLoop", partial(ControlLoop, new_loop=lambda: VirtualLoop(server)))
     patch.setattr(reached_server, "find_local", lambda access: None)  # no process here is the server
     patch.setattr(session, "make_cpu_watch", lambda *_, **__: _QuietCpus())

@@ -20,7 +20,7 @@ from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.records.journal import Journal
-from loadgen.run import firing
+from loadgen.run import measurement
 from loadgen.run.firing import Outcome, TransportOptions, Watch
 from loadgen.run.live_display import LineDisplay
 from loadgen.run.measurement import measure
@@ -135,7 +135,7 @@ def run_of_a_day(monkeypatch: pytest.MonkeyPatch, journal: Journal) -> tuple[Day
         return days[0]
 
     monkeypatch.setattr(clock, "now_ns", own.now_ns)
-    monkeypatch.setattr(firing, "start_capture", start)
+    monkeypatch.setattr(measurement, "start_capture", start)
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         watch = Watch(LineDisplay(nowhere), "day", journal=journal)
         outcome = measure(a_day(), TransportOptions(target_of("127.0.0.1", 9)), watch)

@@ -106,18 +106,18 @@ def make_wait_table(columns: Sequence[WaitColumn]) -> Table:
     """Make the table of the parts that any column has: the mean in ms, and its share of the whole."""
     times = [{time.part.key: time for time in list_part_times(each.rows)} for each in columns]
     rows = [
-        (part.label, *(_format_part(each.get(part.key)) for each in times))
+        (
+            part.label,
+            *(
+                Number(f"{time.mean_ms:,.2f} ({format_share(time.share)})", time.mean_ms) if time else "–"
+                for time in (each.get(part.key) for each in times)
+            ),
+        )
         for part in PARTS
         if any(part.key in each for each in times)
     ]
     rows.append(("total", *(format_number("", mean_ms(each.rows)) for each in columns)))
     return make_table(("ms, mean", *(f"{each.title} (n={each.waits:,})" for each in columns)), rows)
-
-
-def _format_part(time: PartTime | None) -> str:
-    if time is None:
-        return "–"
-    return Number(f"{time.mean_ms:,.2f} ({format_share(time.share)})", time.mean_ms)
 
 
 BY_MEANS = "*"  # marks a column whose parts are means
