@@ -35,9 +35,9 @@ from loadgen.features.traces.call_order import MOST_DEPTH, UNKNOWN_NS, RecordedC
 from loadgen.features.traces.trace_blocks import scope_hashes
 from loadgen.features.traces.trace_heads import TRACELAB_COLUMNS
 from loadgen.features.traces.trace_rows import (
-    GrowthLines,
     TraceColumns,
     TraceRows,
+    find_growth,
     parse_length,
     parse_number,
 )
@@ -237,7 +237,7 @@ def read_tracelab(lines: Lines) -> TraceRows:
     for name, made in _read_sheet(lines) if sheet else _read_json(lines):
         found += 1
         sessions.setdefault(name, []).append(made)
-    columns, growth = TraceColumns(), GrowthLines()
+    columns, prompts = TraceColumns(), list[tuple[int, int, int, tuple[str, str]]]()
     for number, rounds in enumerate(sessions.values()):
         rounds.sort(key=lambda each: each.index)
         kept = [each for each in rounds if each.input_len and each.output_len]
@@ -246,7 +246,7 @@ def read_tracelab(lines: Lines) -> TraceRows:
         calls = _order_rounds(kept)
         columns.trees.add(calls)
         for each, begin_ns in zip(kept, calls.begins_ns, strict=True):
-            growth.add(number, each.input_len, each.kept, each.shared)
+            prompts.append((number, each.input_len, each.kept, each.shared))
             lens = (each.input_len, each.output_len)
             columns.add(kept[0].begin_ns + begin_ns, lens, each.number, number)
     if not len(columns):
@@ -256,7 +256,7 @@ def read_tracelab(lines: Lines) -> TraceRows:
         file_rows=found,
         skipped={_NO_TOKEN: found - len(columns)} if found > len(columns) else {},
         timed_notes=(_UNTIMED,) if sheet else (),
-        growth=growth.make(),
+        growth=find_growth(prompts),
     )
 
 

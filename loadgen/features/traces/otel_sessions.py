@@ -22,9 +22,9 @@ from loadgen.features.traces.call_order import MOST_DEPTH, SUBAGENT, RecordedCal
 from loadgen.features.traces.otel_spans import AGENT, CALL, TOOL, Span, SpanFile, SpanMessages
 from loadgen.features.traces.trace_rows import (
     FAILED,
-    GrowthLines,
     TraceColumns,
     TraceRows,
+    find_growth,
 )
 from loadgen.plan.planned_requests import UNKNOWN_LEN
 
@@ -90,14 +90,15 @@ def read_otel(lines: Lines) -> TraceRows:
     Raises UsageError that names a row and span: one whose parent is missing, or is below it, one that ends
     before it begins, one that begins before its parent does, and two of one id.
     """
-    file, columns, growth = SpanFile(lines), TraceColumns(), GrowthLines()
+    file, columns = SpanFile(lines), TraceColumns()
+    prompts = list[tuple[tuple[int, int], int, int | None, str]]()
     kept, skipped = list[KeptSpan](), Counter[str]()
     for number, spans in enumerate(read_sessions(file).values()):
         calls = RecordedCalls()
         if not (sent := _add_session(calls, spans, skipped)):
             continue
         for lane, agent, span in zip(columns.trees.add(calls), calls.agents, sent, strict=True):
-            growth.add((number, lane), span.input_len, span.cached, calls.roles[agent])
+            prompts.append(((number, lane), span.input_len, span.cached, calls.roles[agent]))
             lens = span.input_len, span.output_len
             columns.add(span.begin_ns, lens, lines.number(span.row), number)
         kept += sent
@@ -112,7 +113,7 @@ def read_otel(lines: Lines) -> TraceRows:
         file_rows=len(kept) + skipped.total(),
         skipped=dict(skipped),
         notes=(_LIMITED.format(format_count(limited, "call")),) if limited else (),
-        growth=growth.make() if all(call.input_len > 0 for call in kept) else None,
+        growth=find_growth(prompts) if all(call.input_len > 0 for call in kept) else None,
         messages=messages if all(call.messages for call in kept) else None,
     )
 

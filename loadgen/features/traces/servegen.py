@@ -50,19 +50,19 @@ _Histogram = tuple[Int64, Float64]
 
 
 def read_servegen(
-    path: str, flag: str, stream: RandomStream, begin_s: float, end_s: float | None
+    path: str, flag: str, stream: RandomStream, start_s: float | None, end_s: float | None
 ) -> TraceRows:
     """Draw the requests of a directory's clients, or of one client, in a part of the day, sorted by time.
 
-    Windows that overlap with `begin_s` to `end_s` (None: the last) are drawn whole. Raises UsageError that
-    names the file, also for more than 5,000,000 requests or none.
+    Windows that overlap with `start_s` to `end_s` (None: the first, the last) are drawn whole. Raises
+    UsageError that names the file, also for more than 5,000,000 requests or none.
     """
     hashed = hashlib.blake2b(digest_size=16)
     files = sorted(list_client_files(path), key=lambda pair: (int(pair[0][2]), pair[1]))
     if not files:
         raise UsageError(f"{flag} {path}: no file of ServeGen's there: they end in chunk-N-trace.csv")
     clients = [(match[1], *_read_client(at, match[1], flag, hashed.update)) for match, at in files]
-    last_s = math.inf if end_s is None else end_s
+    begin_s, last_s = start_s or 0.0, math.inf if end_s is None else end_s
     offsets, prompts, answers = [np.zeros(0)], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     drawn = 0
     for name, windows, lengths in clients:

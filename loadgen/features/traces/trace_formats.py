@@ -124,7 +124,7 @@ def read_trace(name: str, path: str, window: TraceWindow, stream: RandomStream) 
     name, lines = open_trace(name, path)
     read = FORMATS[name]
     if lines is None or read is None:
-        return name, servegen.read_servegen(path, FLAG, stream, window.begin_s, window.end_s)
+        return name, servegen.read_servegen(path, FLAG, stream, *window)
     return name, read(lines)
 
 

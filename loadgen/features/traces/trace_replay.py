@@ -31,7 +31,7 @@ from loadgen.features.traces.trace_blocks import (
 )
 from loadgen.features.traces.trace_heads import CLOSED
 from loadgen.features.traces.trace_rows import NO_SAMPLING, Hashes, TraceRows
-from loadgen.features.traces.trace_schedule import TraceSelection, TraceWindow, make_schedule
+from loadgen.features.traces.trace_schedule import TraceSelection, make_schedule, parse_window
 from loadgen.plan.model_files import find_vocabulary
 from loadgen.plan.planned_requests import (
     RECORDED,
@@ -87,7 +87,7 @@ class MadeRequests(msgspec.Struct, frozen=True):
 def requests(inputs: PlanInputs) -> SourcedRequests:
     """Make the requests of a profile's trace; raises UsageError if trace, profile and server do not fit."""
     profile = inputs.profile
-    window = TraceWindow.parse(profile.trace_window)
+    window = parse_window(profile.trace_window)
     name, trace = trace_formats.read_trace(profile.trace_format, profile.trace, window, inputs.stream)
     return replay(inputs, trace, ("trace", name), partial(_make_replayed, inputs, trace))
 
@@ -105,7 +105,7 @@ def replay(
     own times a trace has no due times. Raises UsageError.
     """
     profile, (kind, name) = inputs.profile, named
-    window, closed = TraceWindow.parse(profile.trace_window), profile.trace_replay == CLOSED
+    window, closed = parse_window(profile.trace_window), profile.trace_replay == CLOSED
     picked = TraceSelection.select(trace, profile, window, None if closed else inputs.most)
     turns, offsets_ns, schedule, notes = None, None, None, [*trace.notes]
     if closed:

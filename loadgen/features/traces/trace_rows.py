@@ -436,35 +436,26 @@ class Growth(msgspec.Struct, frozen=True):
         return Growth(np.where(origins < 0, origins, places[origins]), self.kept[order])
 
 
-class GrowthLines:
-    """Lines of prompts, filled row by row, of which each begins as the one before it on its line."""
+def find_growth(prompts: Iterable[tuple[Hashable, int, int | None, Hashable]]) -> Growth:
+    """Find what each prompt begins with, by its line, its length, how much it keeps, and what lines share.
 
-    def __init__(self) -> None:
-        self._origins: list[int] = []
-        self._kept: list[int] = []
-        self._lens: list[int] = []
-        self._last: dict[Hashable, int] = {}  # of each line, its last row
-        self._shared: dict[Hashable, int] = {}
-
-    def add(self, line: Hashable, input_len: int, kept: int | None, shared: Hashable = None) -> None:
-        """Add the next prompt of a line, which begins with the first `kept` tokens of the one before it.
-
-        None: with all of it, or with none of it if that is longer. The first prompt of a line begins with the
-        text that all lines with an equal `shared` begin with.
-        """
-        row = len(self._lens)
-        before = self._last.get(line)
+    On one line each begins with the first `kept` tokens of the one before it. None: with all of it, or with
+    none of it if that is longer. The first prompt of a line begins with the text that all lines with an equal
+    last value begin with.
+    """
+    origins, kept, lens = list[int](), list[int](), list[int]()
+    last: dict[Hashable, int] = {}  # of each line, its last row
+    begun: dict[Hashable, int] = {}
+    for row, (line, input_len, same, shared) in enumerate(prompts):
+        before = last.get(line)
         if before is None:
-            self._origins.append(self._shared.setdefault(shared, -1 - len(self._shared)))
-            self._kept.append(min(kept or 0, input_len))
+            origin, most, same = begun.setdefault(shared, -1 - len(begun)), input_len, same or 0
         else:
-            most = self._lens[before]
-            self._origins.append(before)
-            grown = most if input_len >= most else 0
-            self._kept.append(min(grown if kept is None else kept, most, input_len))
-        self._lens.append(input_len)
-        self._last[line] = row
-
-    def make(self) -> Growth:
-        """Make the growth of all rows that were added."""
-        return Growth(np.array(self._origins, np.int64), np.array(self._kept, np.int64))
+            origin, most = before, lens[before]
+            if same is None:
+                same = most if input_len >= most else 0
+        origins.append(origin)
+        kept.append(min(same, most, input_len))
+        lens.append(input_len)
+        last[line] = row
+    return Growth(np.array(origins, np.int64), np.array(kept, np.int64))

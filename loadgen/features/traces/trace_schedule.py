@@ -18,31 +18,22 @@ from loadgen.plan.profile import Profile
 _WINDOW = "--trace-window {}: give START:END in seconds, as 600:1200; either may be left out"
 
 
-class TraceWindow(msgspec.Struct, frozen=True):
-    """A part of a trace, in seconds after its begin; None: from its first, or to its last, request."""
+TraceWindow = tuple[float | None, float | None]  # seconds after its begin; None: its first, or last, request
 
-    start_s: float | None = None
-    end_s: float | None = None
 
-    @property
-    def begin_s(self) -> float:
-        """The window's begin in seconds after the trace's."""
-        return self.start_s or 0.0
-
-    @classmethod
-    def parse(cls, text: str) -> TraceWindow:
-        """Parse `--trace-window`, START:END in seconds; "" is the whole trace; raises UsageError."""
-        if not text:
-            return cls()
-        start, colon, end = text.partition(":")
-        try:
-            window = cls(float(start) if start else None, float(end) if end else None)
-        except ValueError:
-            raise UsageError(_WINDOW.format(quote_value(text))) from None
-        last = parsing.YEAR_S if window.end_s is None else window.end_s
-        if not colon or not 0 <= window.begin_s < last <= parsing.YEAR_S:
-            raise UsageError(_WINDOW.format(quote_value(text)))
-        return window
+def parse_window(text: str) -> TraceWindow:
+    """Parse `--trace-window`, START:END in seconds; "" is the whole trace; raises UsageError."""
+    if not text:
+        return None, None
+    start, colon, end = text.partition(":")
+    try:
+        start_s, end_s = (float(bound) if bound else None for bound in (start, end))
+    except ValueError:
+        raise UsageError(_WINDOW.format(quote_value(text))) from None
+    last_s = parsing.YEAR_S if end_s is None else end_s
+    if not colon or not 0 <= (start_s or 0.0) < last_s <= parsing.YEAR_S:
+        raise UsageError(_WINDOW.format(quote_value(text)))
+    return start_s, end_s
 
 
 class TraceSelection(msgspec.Struct, frozen=True):
@@ -65,7 +56,7 @@ class TraceSelection(msgspec.Struct, frozen=True):
         """
         begin, end = (
             len(rows) if bound_s is None else int(np.searchsorted(rows.at_ns, round(bound_s * SECOND_NS)))
-            for bound_s in (window.begin_s, window.end_s)
+            for bound_s in (window[0] or 0.0, window[1])
         )
         inside, places = slice(begin, end), np.arange(begin, end)
         prompts, answers = rows.input_lens[inside], rows.output_lens[inside]
@@ -115,7 +106,8 @@ def make_schedule(
     """
     at_ns = rows.at_ns[places]
     grid_ns, notes = find_grid_ns(rows.at_ns), list[str]()
-    begin_ns = at_ns[0] if window.start_s is None else round(window.start_s * SECOND_NS)
+    start_s, end_s = window
+    begin_ns = at_ns[0] if start_s is None else round(start_s * SECOND_NS)
     after_ns = at_ns - begin_ns
     spread = profile.trace_jitter == "uniform" and grid_ns > 0
     if spread:
@@ -143,8 +135,8 @@ def make_schedule(
         grid_s=grid_ns / SECOND_NS,
         spread=spread,
         speed_up=profile.speed_up,
-        start_s=window.begin_s,
-        end_s=window.end_s,
+        start_s=start_s or 0.0,
+        end_s=end_s,
         idle_cap_s=profile.trace_idle_cap,
         idle_cut_s=cut_ns / SECOND_NS,
     )

@@ -30,7 +30,6 @@ from loadgen.features.data.data_command import (
 )
 from loadgen.features.traces.trace_blocks import make_load_columns
 from loadgen.features.traces.trace_formats import read_trace
-from loadgen.features.traces.trace_schedule import TraceWindow
 from loadgen.figures.workloads.arrival_scales import ArrivalFigures
 from loadgen.figures.workloads.fidelity import (
     Fidelity,
@@ -232,7 +231,7 @@ def read_load(file: str | None, values: dict[str, Any], options: dict[str, Any])
     if set(values) <= {"trace", "trace_format"} and "trace" in values and "profile" not in options:
         seed = options["seed"] if "seed" in options else Seed.draw().value
         form, path = values.get("trace_format", ""), values["trace"]
-        form, rows = read_trace(form, path, TraceWindow.parse(""), RandomStream(seed))
+        form, rows = read_trace(form, path, (None, None), RandomStream(seed))
         return make_load_columns(rows, f"{_shorten(path)}, {form}")
     made = make_data_plan(values, options)
     return _describe_plan(made, options.get("tokenizer"))

@@ -157,13 +157,7 @@ class CallEnd(msgspec.Struct, kw_only=True):
     at_limit: bool = False  # the answer is as long as was asked for
 
 
-class SkippedRow(msgspec.Struct):
-    """A row that is no request of a model, and why."""
-
-    why: str
-
-
-Found = Call | CallEnd | SkippedRow
+Found = Call | CallEnd | str  # why a row is no request of a model
 Rows = Iterator[tuple[int, Found]]  # with the number of the row that it stands in
 
 

@@ -30,7 +30,6 @@ from loadgen.features.traces.learn.calls import (
     Found,
     LogFile,
     Rows,
-    SkippedRow,
     keep_latest,
     read_number,
     read_sampling,
@@ -181,8 +180,8 @@ class _LineClock:
 
 def _read_call(
     name: str, rest: str, at_ns: int, details: dict[str, tuple[str | None, list[int] | None]]
-) -> Call | SkippedRow:
-    """Read the line of a request, with its own prompt or that taken out of `details`; SkippedRow without."""
+) -> Call | str:
+    """Read the line of a request, with its own prompt or that taken out of `details`; why not, without."""
     text, ids = details.pop(name, (None, None))
     literal, is_whole = "", rest.startswith("prompt: ")
     if is_whole:
@@ -194,9 +193,9 @@ def _read_call(
     rest = _LITERAL.sub("''", head or rest)  # stop strings and schemas, which may hold anything
     begin = _PARAMS.search(rest)
     if begin is None:
-        return SkippedRow(_NO_ANSWER)
+        return _NO_ANSWER
     if text is None and ids is None:
-        return SkippedRow(_NO_PROMPT)
+        return _NO_PROMPT
     numbers = dict(_NUMBER.findall(rest, begin.end()))
     limit = numbers.pop("max_tokens", "")
     return Call(
@@ -288,12 +287,12 @@ def _decode_json(text: str) -> Any:
         return None
 
 
-def _read_litellm_call(fields: dict[str, Any]) -> Call | SkippedRow:
+def _read_litellm_call(fields: dict[str, Any]) -> Call | str:
     kind = str(fields.get("call_type") or "completion")
     if not any(name in kind for name in _KINDS):
-        return SkippedRow(NO_MODEL)
+        return NO_MODEL
     if str(fields.get("cache_hit")).lower() == "true":
-        return SkippedRow(_CACHED)
+        return _CACHED
     failed = fields.get("status", "success") == "failure"
     cancelled = False
     if failed:
@@ -302,7 +301,7 @@ def _read_litellm_call(fields: dict[str, Any]) -> Call | SkippedRow:
         fault = " ".join(str(error.get(key, "")) for key in ("error_code", "error_class", "error_message"))
         cancelled = any(word in fault.lower() for word in _AWAY)
     if failed and not cancelled:
-        return SkippedRow(NO_ANSWER)
+        return NO_ANSWER
     begin_ns, end_ns = (read_time_ns(fields.get(key)) for key in ("startTime", "endTime"))
     if end_ns < begin_ns:
         raise ValueError("endTime is before startTime")
@@ -349,12 +348,12 @@ def read_otel_calls(log: LogFile, *_: object) -> Rows:
     """Yield the calls of a file of spans in the order of its rows; raises UsageError that names the span."""
     lines = log.open_rows()
     if lines.drop_cut_row():
-        yield len(lines) + 1, SkippedRow(CUT)
+        yield len(lines) + 1, CUT
     file = SpanFile(lines)
     found = [(span, name) for name, spans in read_sessions(file).items() for span in spans if span.is_call]
     for span, name in sorted(found, key=lambda each: (each[0].row, each[0].place)):
         if why := span.explain_unsent():
-            yield span.row + 1, SkippedRow(why)
+            yield span.row + 1, why
             continue
         attributes = file.read_row(span.row)[span.place].attributes
         asked = {

@@ -23,7 +23,7 @@ from loadgen.base.printing import print_text
 from loadgen.base.text import format_count, format_json
 from loadgen.features.traces.learn import known_logs, log_rows
 from loadgen.features.traces.learn.call_spool import CallSpool
-from loadgen.features.traces.learn.calls import CUT, Call, CallEnd, LogFault, LogFile, Rows, SkippedRow
+from loadgen.features.traces.learn.calls import CUT, Call, CallEnd, LogFault, LogFile, Rows
 from loadgen.features.traces.learn.learned_sessions import LearnedColumns, LearnedSessions, list_log_calls
 from loadgen.features.traces.learn.log_rows import COLUMNS, parse_columns
 from loadgen.features.traces.learn.prompt_blocks import BLOCK, PromptMeter, Salt, describe_counting
@@ -148,8 +148,8 @@ def _read_calls(log: LogFile, found: Rows, spool: CallSpool, meter: PromptMeter)
                 raise log.refusal("is over a year from another call, or long: was the clock set?", number)
         elif isinstance(row, CallEnd):
             spool.end(row)
-        elif isinstance(row, SkippedRow):
-            left_out[row.why] += 1
+        elif isinstance(row, str):
+            left_out[row] += 1
     spool.finish()
     return left_out
 
@@ -161,7 +161,7 @@ def _skip_cut_row(rows: Rows) -> Rows:
     except LogFault as fault:
         if not fault.is_cut:
             raise
-        yield 0, SkippedRow(CUT)
+        yield 0, CUT
 
 
 def _measure_columns(columns: LearnedColumns) -> tuple[LoadColumns, WorkloadFigures] | None:

@@ -25,7 +25,6 @@ from loadgen.features.traces.learn.calls import (
     Call,
     LogFile,
     Rows,
-    SkippedRow,
     read_number,
     read_size,
     read_span_ns,
@@ -168,16 +167,14 @@ def is_model_path(path: str) -> bool:
     return (parts[1] if len(parts) > 1 else path).partition("?")[0].endswith(_PATHS)
 
 
-def _read_cells(
-    values: Cells, path: str, is_wanted: Callable[[str], bool], no_size: str
-) -> Call | SkippedRow:
+def _read_cells(values: Cells, path: str, is_wanted: Callable[[str], bool], no_size: str) -> Call | str:
     """Make the call of a row from its values by our names; raises ValueError, `no_size` without a length."""
     asked, status = str(values.get("path", "")), read_size(values.get("status"), 999)
     if path not in asked if path else not is_wanted(asked):
-        return SkippedRow(NO_MODEL)
+        return NO_MODEL
     cancelled = status == CLOSED or _AWAY in str(values.get("flags", "")).split(",")
     if not cancelled and (status == 0 or status >= 400):
-        return SkippedRow(REFUSED.format(status))
+        return REFUSED.format(status)
     begin_ns, end_ns = _read_times(values)
     input_len, output_len = (read_size(values.get(ours)) for ours in ("input", "output"))
     input_bytes, output_bytes = (
