@@ -17,7 +17,12 @@ from loadgen.report.result_file import make_strict
 from loadgen.study.answer import answer_settings
 from loadgen.study.answer.answer_columns import AnswerColumn, format_value, list_columns
 from loadgen.study.answer.answer_settings import AnswerRequest
-from loadgen.study.answer.contest import Value, list_candidates, list_contests
+from loadgen.study.answer.contest import (
+    Value,
+    list_candidates,
+    make_limit_contest,
+    make_load_contest,
+)
 from loadgen.study.answer.recommendation import Recommendation, recommend
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
@@ -58,7 +63,9 @@ def make_answer(
     known.
     Raises UsageError where files of scores are wrong.
     """
-    contests = list_contests(tables, searches, ask)
+    every = [make_limit_contest(table, ask) for table in searches]
+    every += [make_load_contest(table, ask) for table in tables]
+    contests = [contest for contest in every if len(contest.rows) > 1]
     measured = any(run.quality for contest in contests for row in contest.rows.values() for run in row.runs)
     if not contests or not (wanted or measured or ask.campaign.directory or asked != AnswerRequest()):
         return None

@@ -185,15 +185,6 @@ def _average_concurrency(runs: Sequence[Reported]) -> float | None:
     return Mean.average(known).mean if known else None
 
 
-def list_contests(
-    tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits], ask: ComparisonOptions
-) -> list[Contest]:
-    """List the contests of two rows or more: searches, then loads, in their order."""
-    every = [make_limit_contest(table, ask) for table in searches]
-    every += [make_load_contest(table, ask) for table in tables]
-    return [contest for contest in every if len(contest.rows) > 1]
-
-
 class Value(msgspec.Struct, frozen=True):
     """What is known of a checkpoint in one column: a mean with its 95 % interval, or words."""
 

@@ -110,10 +110,11 @@ def _judge_objective(objective: Objective, candidate: Candidate) -> tuple[Standi
     if bound is None or not math.isfinite(bound) or bound <= 0:
         few = ", of too few requests or runs" if bound is None and standing is Standing.NOT_SHOWN else ""
         return standing, f"{words}{few}", ""
+    needed = _round(bound, up=not objective.is_floor)
     if objective.is_floor:
-        side, needed, clause = "least", _round_down(bound), f"{name} > {_round_down(bound):g}"
+        side, clause = "least", f"{name} > {needed:g}"
     else:
-        side, needed, clause = "most", _round_up(bound), f"{name} < {_round_up(bound):g}ms"
+        side, clause = "most", f"{name} < {needed:g}ms"
     limit = f", at {side} {_format(needed)} {objective.unit}" if standing is Standing.NOT_SHOWN else ""
     return standing, f"{words}{limit}", clause
 
@@ -236,7 +237,7 @@ def _judge_kl(candidate: Candidate, asked: AnswerRequest) -> Judged | None:
     kl = quality.kl
     holds = True if kl.high <= asked.max_kl else False if kl.low > asked.max_kl else None
     evidence = f"its KL is {kl.mean:.3g} ({kl.low:.3g} to {kl.high:.3g})"
-    needed = {"max_kl": _round_up(kl.high)} if kl.high > 0 else {}
+    needed = {"max_kl": _round(kl.high, up=True)} if kl.high > 0 else {}
     return Judged(holds, evidence, needed, wanted)
 
 
@@ -244,14 +245,11 @@ def _format(value: float) -> str:
     return f"{value:.3g}" if not 1e3 <= value < 1e9 else f"{value:.0f}"
 
 
-def _round_up(value: float) -> float:
+def _round(value: float, up: bool) -> float:
+    """Round a value above 0 to two digits."""
     step = 10.0 ** (math.floor(math.log10(value)) - 1)
-    return float(f"{math.ceil(value / step - 1e-9) * step:.6g}")
-
-
-def _round_down(value: float) -> float:
-    step = 10.0 ** (math.floor(math.log10(value)) - 1)
-    return float(f"{math.floor(value / step + 1e-9) * step:.6g}")
+    steps = math.ceil(value / step - 1e-9) if up else math.floor(value / step + 1e-9)
+    return float(f"{steps * step:.6g}")
 
 
 _MOST_CHANGES = 3

@@ -248,7 +248,8 @@ def _list_leads(comparison: ComparedLoad, shared: Collection[str]) -> Iterator[t
     label = find_column(comparison.headline).label
     for line in comparison.lines:
         if (effect := line.effects.get(comparison.headline)) is not None:
-            times = format_speed_up(comparison, line)
+            ratio, low, high = compute_speed_up(effect)
+            times = format_ratio(ratio, low, high, _count_ratio_decimals(ratio))
             parts = [f"{times} by {label}"] if times else []
             if effect.call is Decision.UNDECIDED:
                 parts.append(explain_undecided(effect))
@@ -299,12 +300,6 @@ def _count_ratio_decimals(ratio: float) -> int:
 def count_units(effect: Effect) -> str:
     """Count what an effect was tested on: pairs, or runs on each side."""
     return f"{effect.units} {'pairs' if effect.paired else 'runs per side'}"
-
-
-def format_speed_up(comparison: ComparedLoad, line: Line) -> str:
-    """Write the speed-up with its interval, as 3.61× (3.55–3.68); "" without a speed-up."""
-    ratio, low, high = compute_speed_up(line.effects.get(comparison.headline))
-    return format_ratio(ratio, low, high, _count_ratio_decimals(ratio))
 
 
 def format_ratio(ratio: float, low: float, high: float, digits: int) -> str:

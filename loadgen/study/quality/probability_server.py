@@ -356,7 +356,8 @@ def open_servers(
         why += f": {lacking.name} has no log-probabilities of token ids"
     elif not greedy:
         try:
-            return [probe_server(ProbabilityServer.of_session(each)) for each in sessions], ""
+            servers = map(ProbabilityServer.of_session, sessions)
+            return [server.access.loop.run(_probe(server)) for server in servers], ""
         except NoProbabilities as error:
             why += f": {error}"
     found = [_find_greedy_server(each, chat) for each in sessions]
@@ -386,15 +387,11 @@ async def _answer_probe(server: ProbabilityServer) -> None:
         await client.answer_greedily(_PROBE, 1)
 
 
-def probe_server(server: ProbabilityServer) -> ProbabilityServer:
+async def _probe(server: ProbabilityServer) -> ProbabilityServer:
     """Sample and score a token, and return the server with what it takes: alternatives, scoring.
 
     Raises NoProbabilities where it reports none of sampled tokens, MeasureError where it does not answer.
     """
-    return server.access.loop.run(_probe(server))
-
-
-async def _probe(server: ProbabilityServer) -> ProbabilityServer:
     try:
         return await _probe_ids(server)
     except MeasureError:

@@ -282,11 +282,6 @@ def test_holms_examples(p: list[float], adjusted: list[float]) -> None:
     assert adjust_by_holm(np.array(p)).tolist() == pytest.approx(adjusted, rel=1e-12, nan_ok=True)
 
 
-def test_families_are_adjusted_each_by_itself() -> None:
-    p = np.array([[0.01, 0.04], [0.04, 0.01], [0.2, NAN]])
-    assert adjust_by_holm(p).tolist() == [[0.02, 0.04], [0.04, 0.02], [0.2, pytest.approx(NAN, nan_ok=True)]]
-
-
 @pytest.mark.parametrize(
     ("p", "p_equivalent", "said"),
     [
@@ -302,15 +297,6 @@ def test_each_row_is_one_of_three_or_was_not_tested(
     words = ("differs", "equivalent", "undecided")
     found = ["".join(word for word in words if getattr(rows, word)[at]) for at in range(len(p))]
     assert found == said
-
-
-@pytest.mark.parametrize(
-    ("p", "left"),
-    [([0.5, 0.6, 0.7], 3), ([0.01, 0.6, 0.7], 2), ([0.01, 0.01, NAN, 0.7], 1), ([0.01, 0.01], 1)],
-)
-def test_the_level_is_alpha_over_the_looks_and_the_rows_that_stand(p: list[float], left: int) -> None:
-    rows = Family(np.array(p), np.ones(len(p)), 0.05)
-    assert rows.level.tolist() == [pytest.approx(0.05 / LOOKS / left)]
 
 
 def test_a_level_that_is_just_reached_is_a_verdict() -> None:

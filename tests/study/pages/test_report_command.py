@@ -14,7 +14,6 @@ import loadgen.study.pages
 from builders import made_runs
 from loadgen import cli
 from loadgen.report import report
-from loadgen.study.pages.report_command import report_parser
 
 PAGE = """# Results
 
@@ -225,19 +224,3 @@ def _without(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     for name in ("html", "picture_files", "terminal_plots"):
         monkeypatch.delitem(sys.modules, f"loadgen.study.pages.{name}", raising=False)
         monkeypatch.delattr(loadgen.study.pages, name, raising=False)
-
-
-def test_the_help_lists_every_form() -> None:
-    said = report_parser().format_help()
-    for form in (
-        "--html",
-        "--markdown",
-        "--csv",
-        "--png",
-        "--svg",
-        "--plot",
-        "--layout",
-        "--baseline",
-        "--explain",
-    ):
-        assert form in said

@@ -10,24 +10,6 @@ from loadgen.base.errors import UsageError
 from loadgen.study.quality.quality_text import QualityPlan, read_text
 
 
-def test_the_shipped_text_has_languages_and_code() -> None:
-    text = read_text()
-    assert 6_000 <= len(text.encode()) <= 10_240
-    for word in (
-        "harbour",
-        "Bahnhof",
-        "marché",
-        "río",
-        "银杏",
-        "図書館",
-        "озеро",
-        "def find",
-        "#include",
-        "SELECT",
-    ):
-        assert word in text
-
-
 def test_another_text_is_read_and_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text("ä" * 1000, "utf-8")
