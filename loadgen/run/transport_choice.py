@@ -94,16 +94,16 @@ def choose_sources(
     if not given and kind.has_own_ports(target, math.ceil(connections / processes)):
         return choice, target
     try:
-        plan = source_addresses.plan_sources(target.address, connections, given)
+        addresses, why = source_addresses.plan_sources(target.address, connections, given)
     except UsageError as error:
         if doubtful is None:
             raise
         doubtful(f"about {error}")
         return choice, replace(target, sources=tuple(given))
-    if not plan.addresses:
+    if not addresses:
         return choice, target
     if kind.one_address:
-        choice = TransportChoice("wire", f"not {kind.name}: {plan.why or kind.one_address}")
-    elif plan.why:
-        choice = replace(choice, why="; ".join(filter(None, (choice.why, plan.why))))
-    return choice, replace(target, sources=plan.addresses)
+        choice = TransportChoice("wire", f"not {kind.name}: {why or kind.one_address}")
+    elif why:
+        choice = replace(choice, why="; ".join(filter(None, (choice.why, why))))
+    return choice, replace(target, sources=addresses)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
-
-import msgspec
 
 from loadgen.base.errors import UsageError
 
@@ -31,36 +29,14 @@ def read_local_ports() -> tuple[int, int]:
     return low, high
 
 
-class PortRange(msgspec.Struct, frozen=True):
-    """The range of ports that this machine gives to outgoing connections."""
-
-    low: int
-    high: int
-    reserved: frozenset[int] = frozenset()
-
-    @classmethod
-    def read(cls) -> PortRange:
-        """Read this machine's range."""
-        (low, high), reserved = read_local_ports(), set[int]()
-        with suppress(OSError, ValueError):  # as 8080,9000-9010
-            for part in filter(None, _RESERVED.read_text("ascii").strip().split(",")):
-                first, _, last = part.partition("-")
-                reserved.update(range(int(first), int(last or first) + 1))
-        return cls(low, high, frozenset(port for port in reserved if low <= port <= high))
-
-    def __contains__(self, port: int) -> bool:
-        return self.low <= port <= self.high and port not in self.reserved
-
-    @property
-    def count(self) -> int:
-        return self.high - self.low + 1 - len(self.reserved)
-
-
-class SourcePlan(msgspec.Struct, frozen=True):
-    """The local addresses that connections to one server use; none: the kernel chooses."""
-
-    addresses: tuple[str, ...] = ()
-    why: str = ""  # in words; "" where there are none, or they were given
+def read_outgoing_ports() -> frozenset[int]:
+    """Read the ports that this machine gives to outgoing connections, without those that it reserves."""
+    (low, high), reserved = read_local_ports(), set[int]()
+    with suppress(OSError, ValueError):  # as 8080,9000-9010
+        for part in filter(None, _RESERVED.read_text("ascii").strip().split(",")):
+            first, _, last = part.partition("-")
+            reserved.update(range(int(first), int(last or first) + 1))
+    return frozenset(range(low, high + 1)) - reserved
 
 
 def check_addresses(addresses: Sequence[str], family: int) -> None:
@@ -87,36 +63,36 @@ def plan_sources(
     server: tuple[int, Address],
     connections: int,
     given: Sequence[str] = (),
-    ports: PortRange | None = None,
+    ports: Set[int] = frozenset(),
     occupied: Callable[[int, str, Address], Iterable[int]] | None = None,
-) -> SourcePlan:
-    """Choose the local addresses for connections to a server; none (the kernel's) if half the ports suffice.
+) -> tuple[tuple[str, ...], str]:
+    """Choose the local addresses for connections to a server, and say why; none if half the ports suffice.
 
-    To a server at 127.* as many of 127.0.0.1 to .254 as are needed, else the given ones or the one of the
-    route. Raises UsageError where they have too few free ports, with what to do.
+    Without any the kernel chooses. To a server at 127.* as many of 127.0.0.1 to .254 as are needed, else the
+    given ones or the one of the route. Raises UsageError where they have too few free ports, with what to do.
     """
-    ports, occupied = ports or PortRange.read(), occupied or list_used_ports
+    ports, occupied = ports or read_outgoing_ports(), occupied or list_used_ports
     family, address = server
-    if not given and connections <= ports.count // 2:
-        return SourcePlan()  # not looked at closely: looking takes time where there are many connections
+    if not given and connections <= len(ports) // 2:
+        return (), ""  # not looked at closely: looking takes time where there are many connections
     loopback = family == socket.AF_INET and str(address[0]).startswith("127.")
     own = map("127.0.0.{}".format, range(1, _MOST_LOOPBACK + 1))
     names = given or (own if loopback else [str(find_local_address(family, address)[0])])
     free, used = 0, []
     for name in names:
         taken = len({port for port in occupied(family, name, address) if port in ports})
-        free += max(ports.count - taken - _SPARE, 0)
+        free += max(len(ports) - taken - _SPARE, 0)
         used.append(name)
         if not given and free >= connections:
             break
     if free < connections:
         raise UsageError(_explain_shortage(connections, free, used, ports, address))
     if given or len(used) == 1:
-        return SourcePlan(tuple(given))
-    return SourcePlan(
+        return tuple(given), ""
+    return (
         tuple(used),
         f"{connections} connections come from {len(used)} addresses, {used[0]} to {used[-1]}: "
-        f"one has {ports.count} ports for each server",
+        f"one has {len(ports)} ports for each server",
     )
 
 
@@ -140,22 +116,22 @@ def list_used_ports(family: int, source: str, server: Address) -> Iterable[int]:
 
 
 def _explain_shortage(
-    connections: int, free: int, addresses: Sequence[str], ports: PortRange, server: Address
+    connections: int, free: int, addresses: Sequence[str], ports: Set[int], server: Address
 ) -> str:
     """Explain that there are too few ports for the connections, and what to do."""
     named = addresses[0] if len(addresses) == 1 else f"{len(addresses)} addresses"
-    need = math.ceil(connections / max(ports.count - _SPARE, 1))
+    need = math.ceil(connections / max(len(ports) - _SPARE, 1))
     wider = ""
     if connections <= len(addresses) * (_WIDEST - _SPARE):
         wider = ", or widen the range: sysctl -w net.ipv4.ip_local_port_range='1024 65535'"
-    busy = len(addresses) * (ports.count - _SPARE) - free
+    busy = len(addresses) * (len(ports) - _SPARE) - free
     waits = (
-        f", {busy} are in use (those of closed connections for a minute)" if busy > ports.count // 50 else ""
+        f", {busy} are in use (those of closed connections for a minute)" if busy > len(ports) // 50 else ""
     )
     return (
         f"{connections} connections to {server[0]} port {server[1]} need as many source ports, and {named} "
         f"{'has' if len(addresses) == 1 else 'have'} {free} free (net.ipv4.ip_local_port_range is "
-        f"{ports.low} to {ports.high}{waits}): pass {need} addresses of this machine with "
+        f"{min(ports)} to {max(ports)}{waits}): pass {need} addresses of this machine with "
         f"--source-address A,B,…{wider}, or lower --max-concurrency"
     )
 

@@ -10,7 +10,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.text import format_count
 from loadgen.base.urls import find_proxy
 from loadgen.transport.sending.job import Target, TransportChoice, TransportKind
-from loadgen.transport.source_addresses import PortRange, find_local_address
+from loadgen.transport.source_addresses import find_local_address, read_outgoing_ports
 
 _MANY = 64  # streams, from which on reading every token costs more than a ring does
 _PORTS_SHARE = 0.9  # of an address's ports that a ring may well get
@@ -49,7 +49,7 @@ class RingKind(TransportKind, frozen=True):
     def has_own_ports(self, target: Target, connections: int) -> bool:
         """Whether the server is on loopback, where each ring may take an address with free ports."""
         loopback = str(target.address[1][0]).startswith("127.")
-        return loopback and connections <= _PORTS_SHARE * PortRange.read().count
+        return loopback and connections <= _PORTS_SHARE * len(read_outgoing_ports())
 
     def count_held_files(self, slots: int) -> int:
         """Count the files that a ring needs for ports of ended connections, which it holds a while."""
