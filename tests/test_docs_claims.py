@@ -16,7 +16,7 @@ from loadgen.features.attribution import parts, stalls
 from loadgen.features.fingerprint import answer_check, greedy_prompts
 from loadgen.features.images import image_requests
 from loadgen.features.roofline import roofline_settings
-from loadgen.features.selftest import trial
+from loadgen.features.selftest import capacity
 from loadgen.features.speculation import step_counts
 from loadgen.features.workers import workers
 from loadgen.figures.workloads import arrival_scales, reuse_distances
@@ -138,7 +138,7 @@ CLAIMS: dict[str, tuple[str, ...]] = {
         f"exact up to {reuse_distances.MOST_BLOCKS >> 20} Mi blocks",
     ),
     "audit.md": (f"up to {100 * findings.FAR_BEYOND - 100:g} % is SUSPECT",),
-    "selftest.md": (f"({trial.USUAL_STREAMS} streams",),
+    "selftest.md": (f"({capacity.USUAL_STREAMS} streams",),
     "sessions.md": (f"A P99 above {load_checks.TRACE_LATE_MS:g} ms",),
     "hosted.md": (
         f"More than {100 * load_checks.FAILED:g} % make the run SUSPECT",

@@ -85,6 +85,7 @@ FOREIGN = {
     "--server-args": "--dtype",
     "container|docker|podman": "--cap-add --shm-size",
     "Ray": "--head",
+    "null server": "--ttft-ms --log",
 }
 # What is no message: commands of other programs that are run or written here, patterns, and style sheets.
 COMMANDS = (
@@ -92,7 +93,6 @@ COMMANDS = (
     "loadgen/study/pages/html.py",
     "loadgen/study/importers/",
     "loadgen/features/selftest/selftest_command.py",
-    "loadgen/features/selftest/trial.py",
     "loadgen/fleet/shards_command.py",
     "loadgen/host/",
     "loadgen/engines/refusals.py",

@@ -19,18 +19,16 @@ from loadgen.base.text import format_count
 from loadgen.facts.calibration import Calibration
 from loadgen.features.selftest import kept_selftests
 from loadgen.features.selftest.capacity import (
-    calibrate,
-    make_transport_passage,
-    make_workers_passage,
-    measure_client,
-)
-from loadgen.features.selftest.trial import (
     USUAL_STREAMS,
     Seen,
     SelftestClient,
     SelftestLoad,
+    calibrate,
     compare,
     fire,
+    make_transport_passage,
+    make_workers_passage,
+    measure_client,
     null_server,
     plan_load,
 )

@@ -29,8 +29,7 @@ from fakes.tapped_server import FIRST_NS, GAP_NS, GAP_S, See, Tapped, driven_by,
 from fakes.virtual_network import VirtualPoller, VirtualSocket
 from fakes.virtual_ring import VirtualRing
 from loadgen.features.ring import ring_transport, source_ports
-from loadgen.features.ring.ring_network import RingSocket
-from loadgen.features.ring.ring_transport import RingTransport, _Ring
+from loadgen.features.ring.ring_transport import RingSocket, RingTransport, _Ring
 from loadgen.features.ring.segments import Rows
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.network import Received

@@ -19,12 +19,13 @@ from loadgen.facts.calibration import Calibration, Error
 from loadgen.features.selftest import capacity, kept_selftests, selftest_command
 from loadgen.features.selftest.capacity import (
     Capacity,
+    Seen,
+    SelftestLoad,
     make_transport_passage,
     make_workers_passage,
     search,
 )
 from loadgen.features.selftest.selftest_command import MODES, find_fault
-from loadgen.features.selftest.trial import Seen, SelftestLoad
 from loadgen.host.environment import describe_machine
 from loadgen.plan import profile
 from loadgen.records.record import Records

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
-from loadgen.features.selftest.trial import Sent, compare
+from loadgen.features.selftest.capacity import Sent, compare
 from loadgen.records.record import Record, Records
 from loadgen.transport.failure import Failure, FailureKind
 
