@@ -129,7 +129,6 @@ class ClusterSender(PlanSender):
             with watch.display.waiting(f"starting {len(self.places.places)} shards", forks=False):
                 fleet = Fleet(stack.enter_context(self.places.open_calls(name)), watch.interrupts.poll)
                 fleet.begin(self._make_order(made, options))
-                fleet.read_clocks()
                 ahead_s = compute_lead_s(made.streams) + _AHEAD_S + _EACH_S * len(fleet.shards)
                 start = At(clock.now_ns() + int(ahead_s * 1e9))
                 fleet.start(start.instant_ns)

@@ -73,7 +73,7 @@ class Fleet:
         self.name = {shard.number: f"shard {shard.number}/{shards}" for shard in self.shards}
 
     def begin(self, order: ShardOrder) -> None:
-        """Start every shard's process with its share of the order, and wait until all are ready.
+        """Start every shard's process with its share of the order, and read its clock once all are ready.
 
         Raises MeasureError if one is lost, fails, or takes longer than 600 s.
         """
@@ -96,9 +96,6 @@ class Fleet:
                 if why := status.failed or status.ended:
                     raise MeasureError(f"{self._name_shard(self.shards[answer.shard])}: {why}")
             time.sleep(_EVERY_S)
-
-    def read_clocks(self) -> None:
-        """Measure every shard's clock against this one, and set `before`; raises MeasureError."""
         for shard in self.shards:
             shard.before = self._read_clock(shard)
 

@@ -127,7 +127,6 @@ def test_the_start_is_the_same_instant_on_every_clock(clock: FakeClock) -> None:
     calls = ScriptedCalls(clock, [[READY], [READY]], ahead_ns=70 * S_NS)
     fleet = Fleet(calls)
     fleet.begin(ORDER)
-    fleet.read_clocks()
     fleet.start(5000 * S_NS)
     for shard in fleet.shards:
         assert shard.before is not None

@@ -207,11 +207,7 @@ def _join_parts(
     slots = parts[0].of * max(len(runs[0].facts.targets), 1)
     records = join_records(
         [(run.records, moved[run.shard.number].offset_ns) for run in runs],
-        [
-            make_lost_records(part.lost, slots, began_ns, f"shard {part.number}/{part.of} was lost")
-            for part in parts
-            if len(part.lost)
-        ],
+        [Records.from_records(_make_lost(part, slots, began_ns)) for part in parts if len(part.lost)],
         spill,
     )
     facts = Facts(
@@ -314,13 +310,11 @@ def join_records(
     return records
 
 
-def make_lost_records(indices: Int64, slots: int, at_ns: int, why: str) -> Records:
-    """Make failed records of requests lost with their shard, in slot `index mod slots`, never sent."""
-    failure = Failure(FailureKind.LOST, why)
-    made: list[Any] = indices.tolist()
-    return Records.from_records(
-        Record(index, index % slots, at_ns, 0, at_ns, exact_tokens=False, failure=failure) for index in made
-    )
+def _make_lost(part: _Part, slots: int, at_ns: int) -> Iterator[Record]:
+    """Yield failed records of requests lost with their shard, in slot `index mod slots`, never sent."""
+    failure = Failure(FailureKind.LOST, f"shard {part.number}/{part.of} was lost")
+    for index in part.lost.tolist():
+        yield Record(index, index % slots, at_ns, 0, at_ns, exact_tokens=False, failure=failure)
 
 
 def format_ranges(indices: Int64) -> str:

@@ -246,23 +246,22 @@ def _judge_rows(series: Sequence[GateSeries], plan: GatePlan, family: int) -> li
 
 
 def _look_once(series: Sequence[GateSeries], plan: GatePlan, family: int) -> Looks:
-    """Look at given runs, once, at a third of alpha."""
-    estimates = [_estimate_slowdown(one) for one in series]
+    """Look at given runs, once, at a third of alpha; of sides in blocks apart from a trend over the runs."""
+    estimates = list[Estimate]()
+    for one in series:
+        floor = statistics.find_least_error(one.new, one.base)
+        if one.order is None or not one.order.in_blocks:
+            found = statistics.estimate_ratio(*one.sides, paired=one.paired, floor=floor)
+        else:
+            found = statistics.estimate_in_blocks(one.new, one.base, one.order, floor)
+            if one.metric.higher_is_faster:
+                found = msgspec.structs.replace(found, log_ratio=-found.log_ratio)
+        estimates.append(found)
     parts = zip(*((each.log_ratio, each.error, each.freedom) for each in estimates), strict=True)
     slowdown = Estimate(*(np.array(part)[:, None] for part in parts))
     level = plan.alpha / LOOKS
     limits = np.log1p([[one.metric.margin] for one in series])
     return Looks(slowdown, limits, level / np.arange(1.0, family + 1)[:, None], np.array([level]))
-
-
-def _estimate_slowdown(series: GateSeries) -> Estimate:
-    """Estimate the slowdown of given runs; of sides that took no turns apart from a trend over the runs."""
-    floor = statistics.find_least_error(series.new, series.base)
-    if series.order is None or not series.order.in_blocks:
-        return statistics.estimate_ratio(*series.sides, paired=series.paired, floor=floor)
-    found = statistics.estimate_in_blocks(series.new, series.base, series.order, floor)
-    up = series.metric.higher_is_faster
-    return msgspec.structs.replace(found, log_ratio=-found.log_ratio) if up else found
 
 
 def _look_in_turn(series: Sequence[GateSeries], plan: GatePlan, family: int) -> Looks:

@@ -196,36 +196,6 @@ def make_record(wanted: CampaignRequest, kept: CampaignStore, given: argparse.Na
     return campaign_store.continue_record(kept, record, wanted.path, given.retry_failed)
 
 
-def make_execution(
-    wanted: CampaignRequest,
-    kept: CampaignStore,
-    campaign: CampaignRecord,
-    given: argparse.Namespace,
-    say: Callable[[str], None],
-) -> Execution:
-    """Make what measures the cells that are left in a store, without its quality.
-
-    It watches over this machine if the file has `cool_down`, or an arm is measured here.
-    """
-    watch, cool = None, wanted.file.cool_down
-    if cool is not None or any(is_measured_here(arm.options) for arm in wanted.arms):
-        states = (kept.read_state_before(planned.id) for planned in list_cells(wanted.starts))
-        first = next((state for state in states if state is not None), None)
-        sensors, shown = sensor_discovery.find_sensors(), choose_display(given.quiet)
-        watch = MachineWatch(cool, sensors, say, shown, first, given.require_equal_state)
-    return Execution(
-        store=kept,
-        starts=wanted.starts,
-        seed=Seed(campaign.seed, campaign.seed_chosen),
-        done=campaign_store.list_done(kept, given.retry_failed),
-        pace=arms.read_pace(kept, wanted.starts),
-        say=say,
-        quiet=given.quiet,
-        watch=watch,
-        limit=wanted.file.limit,
-    )
-
-
 def _add_quality(wanted: CampaignRequest, given: argparse.Namespace, execution: Execution) -> None:
     table, reference, kept = wanted.file.quality, wanted.reference, execution.store
     if table is not None and reference is not None:
@@ -245,14 +215,29 @@ def measure_cells(
 ) -> int:
     """Lock the store, write the record, measure every cell that is left; return the code of a signal, else 0.
 
-    With --resume the record continues the stored one; `prepare` may refuse the execution, or change it. On
-    Ctrl-C or SIGTERM `resume`, the command that goes on, is printed; StoreError is raised with it if nothing
-    can be written.
+    With --resume the record continues the stored one; `prepare` may refuse the execution, or change it. This
+    machine is watched if the file has `cool_down`, or an arm is measured here. On Ctrl-C or SIGTERM `resume`,
+    the command that goes on, is printed; StoreError is raised with it if nothing can be written.
     """
-    say = partial(print_progress, given.quiet)
+    say, watch, cool = partial(print_progress, given.quiet), None, wanted.file.cool_down
     with kept.lock():
         campaign = make_record(wanted, kept, given)
-        execution = make_execution(wanted, kept, campaign, given, say)
+        if cool is not None or any(is_measured_here(arm.options) for arm in wanted.arms):
+            states = (kept.read_state_before(planned.id) for planned in list_cells(wanted.starts))
+            first = next((state for state in states if state is not None), None)
+            sensors, shown = sensor_discovery.find_sensors(), choose_display(given.quiet)
+            watch = MachineWatch(cool, sensors, say, shown, first, given.require_equal_state)
+        execution = Execution(
+            store=kept,
+            starts=wanted.starts,
+            seed=Seed(campaign.seed, campaign.seed_chosen),
+            done=campaign_store.list_done(kept, given.retry_failed),
+            pace=arms.read_pace(kept, wanted.starts),
+            say=say,
+            quiet=given.quiet,
+            watch=watch,
+            limit=wanted.file.limit,
+        )
         prepare(execution)
         kept.write_record(campaign)
         out = sys.stderr if given.json else sys.stdout
