@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from loadgen.features.shards import merge, shard_clocks
 from loadgen.features.shards.shard_sender import check_divisible, compute_lead_s
 from loadgen.fleet import ray_cluster
 from loadgen.fleet.fleet import Fleet, RayCalls
-from loadgen.fleet.ray_cluster import Node, Place
+from loadgen.fleet.ray_cluster import Node
 from loadgen.fleet.shard_actor import ShardActor, ShardOrder, pick_options
 from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import WordCounts
@@ -59,30 +59,22 @@ class ShardPlaces(msgspec.Struct, frozen=True):
     """Where on a cluster the shards of a command run, with CPUs that no one else has."""
 
     ray: Any
-    places: list[Place]
+    places: list[Any]  # Ray's strategy for each
     nodes: list[Node]
 
-    @contextmanager
-    def open_calls(self, name: str) -> Iterator[RayCalls]:
-        """Start an actor for each shard of the run `name` and yield the calls to them.
-
-        When the block ends, the actors and what they started are ended.
-        """
+    def start_actors(self, name: str) -> RayCalls:
+        """Start an actor for each shard of the run `name` and return the calls to them, to be released."""
         shards, run = len(self.places), secrets.token_hex(2)
         kind = self.ray.remote(max_restarts=0, max_task_retries=0)(ShardActor)
         actors = [
             kind.options(
                 name=f"loadgen shard {number}/{shards} of {name} ({run})",
                 num_cpus=0,
-                scheduling_strategy=place.strategy,
+                scheduling_strategy=place,
             ).remote()
             for number, place in enumerate(self.places)
         ]
-        calls = RayCalls(self.ray, actors, self.nodes)
-        try:
-            yield calls
-        finally:
-            calls.release()
+        return RayCalls(self.ray, actors, self.nodes)
 
 
 def check_options(options: Options) -> None:
@@ -127,7 +119,8 @@ class ClusterSender(PlanSender):
         name = made.profile.name or "bench"
         with ExitStack() as stack:
             with watch.display.waiting(f"starting {len(self.places.places)} shards", forks=False):
-                fleet = Fleet(stack.enter_context(self.places.open_calls(name)), watch.interrupts.poll)
+                fleet = Fleet(self.places.start_actors(name), watch.interrupts.poll)
+                stack.callback(fleet.calls.release)
                 fleet.begin(self._make_order(made, options))
                 ahead_s = compute_lead_s(made.streams) + _AHEAD_S + _EACH_S * len(fleet.shards)
                 start = At(clock.now_ns() + int(ahead_s * 1e9))

@@ -56,12 +56,6 @@ class FleetShard:
         """Whether the shard has ended, failed, is done or lost, so that it sends nothing more."""
         return bool(self.lost or self.status.ended or self.status.failed or self.status.done)
 
-    def take(self, status: ShardStatus, now_ns: int) -> None:
-        """Set the status, mark the question as answered, and set `beat_ns` to now if it shows progress."""
-        if status.beats != self.status.beats or status.measured != self.status.measured or not self.beat_ns:
-            self.beat_ns = now_ns
-        self.status, self.asked_ns = status, 0
-
 
 class Fleet:
     """The shards of one run; every method ends in bounded time, whatever nodes do."""
@@ -135,7 +129,11 @@ class Fleet:
                 if answer.lost:
                     shard.lost = shard.lost or answer.lost
                 elif isinstance(answer.value, ShardStatus):
-                    shard.take(answer.value, clock.now_ns())
+                    status, before = answer.value, shard.status
+                    moved = (status.beats, status.measured) != (before.beats, before.measured)
+                    if moved or not shard.beat_ns:
+                        shard.beat_ns = clock.now_ns()
+                    shard.status, shard.asked_ns = status, 0
             self._give_up_silent(clock.now_ns())
             yield
             time.sleep(_EVERY_S / 2)

@@ -167,20 +167,6 @@ def read_last_line(error: Exception) -> str:
     return lines[-1][:200] if lines else type(error).__name__
 
 
-class Place(msgspec.Struct, frozen=True):
-    """Where one shard runs: a bundle of a placement group, with CPUs of its own."""
-
-    group: Any
-    bundle: int
-
-    @property
-    def strategy(self) -> Any:
-        """Ray's scheduling strategy that puts an actor or a task into this bundle."""
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=self.bundle)
-
-
 def check_room(cpus: Sequence[float], shards: int, each: int) -> None:
     """Raise UsageError where nodes of so many CPUs have no room for all shards of `each` CPUs."""
     room = sum(int(count // each) for count in cpus)
@@ -193,8 +179,8 @@ def check_room(cpus: Sequence[float], shards: int, each: int) -> None:
 
 
 @contextmanager
-def place_shards(ray: Any, shards: int, each: int, turn: Callable[[], None]) -> Iterator[list[Place]]:
-    """Reserve a place of `each` CPUs for every shard, yield the places, and release them afterwards.
+def place_shards(ray: Any, shards: int, each: int, turn: Callable[[], None]) -> Iterator[list[Any]]:
+    """Reserve a place of `each` CPUs for every shard, yield Ray's strategies for them, and release them.
 
     Ray takes a node that has none before it takes one again. Raises UsageError and MeasureError, within a
     time limit, where there is no room. `turn` may raise.
@@ -214,7 +200,9 @@ def place_shards(ray: Any, shards: int, each: int, turn: Callable[[], None]) -> 
                 )
         except ray.exceptions.RayError as error:
             raise MeasureError(f"the Ray cluster places nothing: {read_last_line(error)}") from None
-        yield [Place(group, bundle) for bundle in range(shards)]
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as Strategy
+
+        yield [Strategy(group, placement_group_bundle_index=number) for number in range(shards)]
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -228,7 +216,7 @@ class Node(msgspec.Struct, frozen=True):
         return f"node {self.name}"
 
 
-def find_nodes(ray: Any, places: Sequence[Place], turn: Callable[[], None]) -> list[Node]:
+def find_nodes(ray: Any, places: Sequence[Any], turn: Callable[[], None]) -> list[Node]:
     """Ask the node of each place for its name and versions, and return the nodes in the places' order.
 
     Raises MeasureError if one does not answer within 60 s, is lost, or has another loadgen or Python.
@@ -244,9 +232,7 @@ def find_nodes(ray: Any, places: Sequence[Place], turn: Callable[[], None]) -> l
         return there.node(), there.python_version(), version
 
     task = ray.remote(num_cpus=0)(answer)
-    refs = [
-        task.options(scheduling_strategy=place.strategy, name="loadgen check").remote() for place in places
-    ]
+    refs = [task.options(scheduling_strategy=place, name="loadgen check").remote() for place in places]
     try:
         there = wait_for_answers(ray, refs, _ANSWERS_S, turn, every=True)
         if len(there) < len(refs):
