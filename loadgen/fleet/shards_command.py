@@ -53,13 +53,8 @@ def shards_parser() -> argparse.ArgumentParser:
     ways.add_argument("--k8s", action="store_true", help="print the manifest of a Kubernetes Indexed Job")
     ways.add_argument("--slurm", action="store_true", help="print a script for sbatch")
     ways.add_argument("--mpi", action="store_true", help="print lines for mpirun")
-    add(
-        "--shards",
-        type=integer_between(1, shard_settings.MOST_SHARDS),
-        required=True,
-        metavar="N",
-        help="number of shards",
-    )
+    add("--shards", type=integer_between(1, shard_settings.MOST_SHARDS), required=True, metavar="N",
+        help="number of shards")  # fmt: skip
     add("--start-in", type=integer_between(1, MOST_AHEAD_S), default=_START_IN_S, metavar="S",
         help="seconds from now, or from the job's begin, to the first request: enough for all shards to be "
         f"ready (default {_START_IN_S})")  # fmt: skip

@@ -100,20 +100,15 @@ class Reported(msgspec.Struct, frozen=True):
     @property
     def impossible(self) -> dict[str, float]:
         """The figures that no measurement gives: below zero, NaN, infinite or beyond all bounds."""
-        numbers = {
-            key: value
-            for key, value in self.figures.items()
-            if isinstance(value, int | float)
-            and not isinstance(value, bool)
-            and not (value == -1 and key in _UNCOUNTED)
-        }
-        return {
-            key: value
-            for key, value in numbers.items()
-            if math.isnan(value)
-            or is_below_zero(value)
-            or (key != _RATE and value > 1 and parsing.read_figure(value) is None)
-        }
+        found = {}
+        for key, value in self.figures.items():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or (value == -1 and key in _UNCOUNTED):
+                continue
+            is_huge = key != _RATE and value > 1 and parsing.read_figure(value) is None
+            if math.isnan(value) or is_below_zero(value) or is_huge:
+                found[key] = value
+        return found
 
     @property
     def selected(self) -> tuple[str, ...]:
