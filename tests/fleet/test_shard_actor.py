@@ -8,11 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from builders.loops import loop_over
-from loadgen.base.errors import MeasureError, UsageError
-from loadgen.fleet import shard_process
+from loadgen.base.errors import MeasureError
 from loadgen.fleet.cluster_session import ClusterFiring
 from loadgen.fleet.shard_actor import ShardOrder
 from loadgen.fleet.shard_process import DriverLine
@@ -29,13 +28,9 @@ ORDER = ShardOrder(
 )  # fmt: skip
 
 
-def write_order(tmp_path: Path, order: ShardOrder) -> DriverLine:
-    packed = order.pack()
-    return DriverLine(tmp_path, io.BytesIO(len(packed).to_bytes(8, "little") + packed))
-
-
 def test_an_order_arrives_as_it_was_given(tmp_path: Path) -> None:
-    arrived = write_order(tmp_path, ORDER).order()
+    packed = ORDER.pack()
+    arrived = DriverLine(tmp_path, io.BytesIO(len(packed).to_bytes(8, "little") + packed)).order()
     given = {**ORDER.given, "more_urls": ["http://127.0.0.1:2"], "metadata": ["a=b"]}
     assert {**asdict(arrived), "given": given} == {**asdict(ORDER), "given": given}
     options = arrived.options("runs", "totals")
@@ -50,12 +45,6 @@ def test_an_order_that_ends_is_of_a_driver_that_is_gone(tmp_path: Path) -> None:
 def test_a_start_that_never_comes_is_not_waited_for(tmp_path: Path) -> None:
     with pytest.raises(MeasureError, match="the driver's start is more than 3600 s from now"):
         DriverLine(tmp_path, io.BytesIO(b"\xff" * 8)).start()
-
-
-def test_a_profile_that_is_none_is_one_line(tmp_path: Path) -> None:
-    line = write_order(tmp_path, replace(ORDER, profile={"input_len": "long", "no_key": 1}))
-    with pytest.raises(UsageError, match="no_key"):
-        shard_process.run_shard(line)
 
 
 @loop_over(

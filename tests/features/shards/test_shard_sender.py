@@ -68,20 +68,6 @@ def test_what_is_no_instant_is_refused(text: str) -> None:
 
 
 @loop_over(
-    ("ahead_s", "message"),
-    [
-        (-3, r"was 3\.0 s ago: give a later instant, the same to all shards"),
-        (0, r"was 0\.0 s ago"),
-        (86_401, "is 24 hours ahead: give one within a day"),
-        (10**9, "is 277778 hours ahead"),
-    ],
-)
-def test_an_instant_past_or_absurd_is_refused(ahead_s: int, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        PlannedStart((NOW_S + ahead_s) * S).check(NOW_S * S)
-
-
-@loop_over(
     ("text", "message"),
     [
         ("0001-01-01T00:00:00+23:59", "-62135683140.000 s since 1970 was 63935683140.0 s ago"),
@@ -89,9 +75,13 @@ def test_an_instant_past_or_absurd_is_refused(ahead_s: int, message: str) -> Non
         ("9" * 12, "999999999999.000 s since 1970 is 277277778 hours ahead"),
         ("2608-01-01T00:00:00Z", "is 5092576 hours ahead: give one within a day"),
         ("0001-01-01T00:00:00Z", "s ago: give a later instant"),
+        (f"{NOW_S - 3}", "was 3.0 s ago: give a later instant, the same to all shards"),
+        (f"{NOW_S}", "was 0.0 s ago"),
+        (f"{NOW_S + 86_401}", "is 24 hours ahead: give one within a day"),
+        (f"{NOW_S + 10**9}", "is 277778 hours ahead"),
     ],
 )
-def test_an_instant_beyond_the_calendar_is_refused_in_words(text: str, message: str) -> None:
+def test_an_instant_past_or_absurd_is_refused_in_words(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
         shard_settings.read_instant(text, Clocks()).check(NOW_S * S)
 

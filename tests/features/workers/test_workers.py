@@ -17,7 +17,6 @@ import psutil
 import pytest
 import trustme
 
-import loadgen
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, stream, target_of, whole
 from loadgen import cli
 from loadgen.base.errors import MeasureError
@@ -252,14 +251,6 @@ def test_the_command_and_its_report_know_workers(
     if flags == ["--save-detailed"]:
         (file,) = (tmp_path / "r").iterdir()
         assert all(json.loads(file.read_text("utf-8"))["generated_texts"])
-
-
-def test_the_api_takes_workers_too() -> None:
-    with ScriptedServer(FAST) as server:
-        run = loadgen.bench(
-            server.base_url, input_len=8, output_len=3, num_prompts=20, max_concurrency=4, workers=2
-        )
-    assert run.metrics.completed == 20
 
 
 def test_a_run_whose_client_is_killed_is_read_from_all_its_journals(tmp_path: Path) -> None:
