@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
@@ -271,12 +271,8 @@ class RecordedTurns(TurnRequests):
         # What not every server has, by the first request that asks for it.
         self.features = {name: sent[i] for name, i in asking.items() if i is not None and i in sent}
         self.models = {name: sent[i] for name, i in conversations.models.items() if i in sent}
+        self.held = conversations.held  # messages of each role, tool calls and conversations with tools
         self.input_lens: Int64 = np.full(len(answers), UNKNOWN_LEN, dtype=np.int64)
-
-    @property
-    def held(self) -> Mapping[str, int]:
-        """Counts of the messages of each role, of tool calls and of tools in the file."""
-        return self._conversations.held
 
     def request_after(
         self, i: int, answers: Sequence[dict[str, Any]], dialect: Dialect, model: str

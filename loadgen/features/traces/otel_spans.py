@@ -405,9 +405,13 @@ def _convert_message(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     parts = message.get("parts", message.get("content"))
     listed = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
     text, role = _join_text(parts), str(message["role"])
-    results = [_make_result(part) for part in listed if str(part.get("type")).replace("-", "_") in _RESULTS]
+    results = [part for part in listed if str(part.get("type")).replace("-", "_") in _RESULTS]
+    for part in results:
+        given = next((part[key] for key in ("response", "result", "output", "content") if key in part), "")
+        said = given if isinstance(given, str) else msgspec.json.encode(given).decode()
+        named = part.get("id") or part.get("toolCallId") or part.get("tool_call_id") or ""
+        yield {"role": "tool", "tool_call_id": str(named), "content": said}
     if results:
-        yield from results
         return
     own = message.get("tool_calls")
     calls = [call for call in own if isinstance(call, dict)] if isinstance(own, list) else []
@@ -421,13 +425,6 @@ def _convert_message(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 _RESULTS = ("tool_call_response", "tool_result")
-
-
-def _make_result(part: Mapping[str, Any]) -> dict[str, Any]:
-    given = next((part[key] for key in ("response", "result", "output", "content") if key in part), "")
-    text = given if isinstance(given, str) else msgspec.json.encode(given).decode()
-    named = part.get("id") or part.get("toolCallId") or part.get("tool_call_id") or ""
-    return {"role": "tool", "tool_call_id": str(named), "content": text}
 
 
 def _make_call(call: Mapping[str, Any], number: int) -> dict[str, Any]:

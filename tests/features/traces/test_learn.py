@@ -20,7 +20,6 @@ from builders.loops import loop_over
 from builders.made_logs import COLUMNS, KnownCall, make_calls
 from builders.required import require
 from loadgen import cli
-from loadgen.base.arrays import Int64
 from loadgen.base.json_lines import Lines
 from loadgen.features.traces.otel_sessions import read_otel
 from loadgen.features.traces.trace_blocks import find_prefix_reuse
@@ -79,21 +78,33 @@ def find_known_reuse(calls: Sequence[KnownCall]) -> float:
     return reused / sum(len(call.ids) for call in calls)
 
 
-def gaps_ns(calls: Sequence[KnownCall]) -> Int64:
-    return np.diff(np.array([round(call.begin_s * 1e6) * 1000 for call in calls]))
-
-
 @loop_over("name", list(LOGS))
-def test_times_and_lengths_come_back(name: str, tmp_path: Path) -> None:
+def test_a_log_comes_back(name: str, tmp_path: Path) -> None:
+    """Its times and lengths; turns and sampling where the log has them; and the calls that were given up."""
     calls = make_calls(SESSIONS)
     write, words = LOGS[name]
-    rows = read_workload(Lines.open(str(learn(write(tmp_path / "a.log", calls), *words)), "--trace"))
-    if name == "nginx":  # its own times are of whole seconds
-        assert sorted(rows.input_lens) == sorted(len(call.ids) for call in calls)
-        return
-    assert rows.at_ns.tolist() == [round((call.begin_s - calls[0].begin_s) * 1e6) * 1000 for call in calls]
-    assert rows.input_lens.tolist() == [len(call.ids) for call in calls]
-    assert rows.output_lens.tolist() == [call.output_len for call in calls]
+    path = learn(write(tmp_path / "a.log", calls), *words)
+    rows, (head, *sessions) = read_workload(Lines.open(str(path), "--trace")), read_rows(path)
+    assert sorted(rows.input_lens) == sorted(len(call.ids) for call in calls)
+    if name != "nginx":  # its own times are of whole seconds
+        begin_s = calls[0].begin_s
+        assert rows.at_ns.tolist() == [round((call.begin_s - begin_s) * 1e6) * 1000 for call in calls]
+        assert rows.input_lens.tolist() == [len(call.ids) for call in calls]
+        assert rows.output_lens.tolist() == [call.output_len for call in calls]
+    if name in (*WITH_PROMPTS, "csv"):
+        lengths = sorted(tuple(call["in"] for call in session["calls"]) for session in sessions)
+        assert lengths == sorted(
+            tuple(len(call.ids) for call in calls if call.session == session) for session in range(SESSIONS)
+        )
+    found = [call for session in sessions for call in session["calls"]]
+    if name in WITH_PROMPTS:
+        sampled = sorted(call["sampling"]["temperature"] for call in found)
+        assert sampled == sorted(call.temperature for call in calls)
+    if name != "litellm":
+        known = sorted(call.took_s for call in calls if call.cancelled)
+        assert head["cancelled"] == len(known) > 0
+        took_s = sorted(call["took"] for call in found if call.get("cancelled"))
+        assert took_s == pytest.approx(known, abs=0.0006)
 
 
 @loop_over("name", WITH_PROMPTS)
@@ -104,37 +115,6 @@ def test_the_reuse_of_a_log_is_kept(name: str, tmp_path: Path) -> None:
     assert 0.3 < known < 0.95
     # LiteLLM's texts are cut by bytes, the same for all rows, so that blocks are of 16 tokens on average.
     assert find_reuse(rows) == pytest.approx(known, abs=0.02 if name == "litellm" else 0.001)
-
-
-@loop_over("name", [*WITH_PROMPTS, "csv"])
-def test_the_turns_of_a_log_are_found(name: str, tmp_path: Path) -> None:
-    calls = make_calls(SESSIONS)
-    write, words = LOGS[name]
-    _, *sessions = read_rows(learn(write(tmp_path / "a.log", calls), *words))
-    lengths = sorted(tuple(call["in"] for call in session["calls"]) for session in sessions)
-    known = sorted(
-        tuple(len(call.ids) for call in calls if call.session == session) for session in range(SESSIONS)
-    )
-    assert lengths == known
-
-
-@loop_over("name", [name for name in LOGS if name != "litellm"])
-def test_the_calls_that_clients_gave_up_are_marked(name: str, tmp_path: Path) -> None:
-    calls = make_calls(SESSIONS)
-    write, words = LOGS[name]
-    head, *sessions = read_rows(learn(write(tmp_path / "a.log", calls), *words))
-    known = sorted(call.took_s for call in calls if call.cancelled)
-    found = [call for session in sessions for call in session["calls"] if call.get("cancelled")]
-    assert head["cancelled"] == len(known) > 0
-    assert sorted(call["took"] for call in found) == pytest.approx(known, abs=0.0006)
-
-
-def test_sampling_is_kept_as_numbers(tmp_path: Path) -> None:
-    calls = make_calls(20)
-    for name in WITH_PROMPTS:
-        _, *sessions = read_rows(learn(LOGS[name][0](tmp_path / "a.log", calls)))
-        found = [call["sampling"]["temperature"] for session in sessions for call in session["calls"]]
-        assert sorted(found) == sorted(call.temperature for call in calls)
 
 
 def list_parts(text: str) -> set[str]:

@@ -104,9 +104,17 @@ class PromptMeter:
     def measure(self, call: Call) -> Measured:
         """Measure a call's prompt, and its answer as far as it is known by now."""
         input_len, data, width, count = self._measure_prompt(call)
+        output_len = UNKNOWN  # where only its end or its limit may tell
+        if call.output_len != UNKNOWN:
+            output_len = self._note(self.answers, "in the log", call.output_len)
+        elif call.answer is not None:
+            output_len = self._count_text(self.answers, call.answer)
+        elif call.output_bytes != UNKNOWN:
+            how = f"estimated, {self._output_bytes:g} bytes of a body a token"
+            output_len = self._note(self.answers, how, math.ceil(call.output_bytes / self._output_bytes))
         return Measured(
             min(max(input_len, 1), parsing.MOST_TOKENS),
-            self._measure_answer(call),
+            output_len,
             self._salt.hash_blocks(data, width, count),
             data,
             width,
@@ -143,17 +151,6 @@ class PromptMeter:
             tokens, how = call.input_len, "in the log"
         self.prompts[how] += 1
         return tokens, data, width, min(len(data) // width, tokens // BLOCK)
-
-    def _measure_answer(self, call: Call) -> int:
-        """Return an answer's tokens; UNKNOWN where only its end or its limit may tell."""
-        if call.output_len != UNKNOWN:
-            return self._note(self.answers, "in the log", call.output_len)
-        if call.answer is not None:
-            return self._count_text(self.answers, call.answer)
-        if call.output_bytes != UNKNOWN:
-            how = f"estimated, {self._output_bytes:g} bytes of a body a token"
-            return self._note(self.answers, how, math.ceil(call.output_bytes / self._output_bytes))
-        return UNKNOWN
 
     def _count_text(self, counted: Counter[str], text: str) -> int:
         if self._tokenizer is not None:
