@@ -22,9 +22,8 @@ from loadgen.figures import objectives, steady_state
 from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.objectives import ObjectiveEvidence, judge_objectives
 from loadgen.figures.per_request import MetricOptions
-from loadgen.figures.session_rows import SessionRows, find_sessions
+from loadgen.figures.session_rows import find_sessions
 from loadgen.figures.steady_state import Steady, Trim, Unsteady
-from loadgen.plan.planned_requests import Waits
 from loadgen.records import journal, text_tokens
 from loadgen.records.journal import JOURNAL
 from loadgen.records.record import Records
@@ -33,7 +32,7 @@ from loadgen.server import sample_file
 from loadgen.server.sample_file import SAMPLES, KeptSamples
 from loadgen.verdict import reconcile, verdict
 from loadgen.verdict.arrival_checks import arrivals_not_tokens
-from loadgen.verdict.evidence import RunEvidence, mark_counted
+from loadgen.verdict.evidence import MeasuredRun, RunEvidence, mark_counted
 from loadgen.verdict.verdict import RunVerdict
 
 _LONGEST_DETAIL = 200
@@ -42,24 +41,11 @@ T = TypeVar("T")
 RESULT, ARRIVALS, REPORT = "result.json", "arrivals.npz", "report.txt"
 
 
-@dataclass(frozen=True, eq=False)  # columns of numbers are not to be compared by accident
-class Result:
+@dataclass(frozen=True, eq=False)
+class Result(MeasuredRun):
     """One run: its facts, records and samples; metrics, verdict and JSON are computed from them on demand."""
 
-    facts: Facts
-    records: Records
     samples: KeptSamples = field(default_factory=KeptSamples)
-
-    @cached_property
-    def waits(self) -> Waits | None:
-        """What the requests of sessions wait for; None: each for the one before it, or no sessions."""
-        return self.facts.make_waits()
-
-    @cached_property
-    def sessions(self) -> SessionRows | None:
-        """The sessions that the requests belong to; None if the run has no sessions."""
-        turns = self.facts.session_turns
-        return find_sessions(self.records, turns, self.waits) if turns else None
 
     @cached_property
     def counts(self) -> Bool:
@@ -150,18 +136,6 @@ class Result:
         if window is None:
             return reconcile.reconcile_answers(self.whole, self.records)
         return reconcile.reconcile_figures(window, self.whole, self.records)
-
-    @cached_property
-    def parts(self) -> dict[Callable[[Any], Any], Any]:
-        """What features derived from the run, by their functions."""
-        return {}
-
-    def derive(self, make: Callable[[Result], T]) -> T:
-        """Return make(self), computed once per run; for what features derive from a run."""
-        if make not in self.parts:
-            self.parts[make] = make(self)
-        part: T = self.parts[make]
-        return part
 
     def filename(self) -> str:
         """Return the file name that vLLM would give the result."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -182,18 +182,30 @@ class AnswerShapes(msgspec.Struct, frozen=True):
         return len(self.rows)
 
 
-@dataclass(frozen=True)
-class RunEvidence:
-    """A run to be judged, and figures derived from it that the rules compare with their thresholds."""
+@dataclass(frozen=True, eq=False)  # columns of numbers are not to be compared by accident
+class MeasuredRun:
+    """The facts and records of a run: what a `Result` and the evidence of its verdict have alike."""
 
     facts: Facts
     records: Records
-    metrics: Metrics  # of all records
-    quoted: Metrics | None = None  # those that are reported; None: the same
-    # What was derived from facts and records alone, by its function: a Result's, where one is judged.
-    parts: dict[Callable[[Any], Any], Any] = field(default_factory=dict)
 
-    def derive(self, make: Callable[[RunEvidence], T]) -> T:
+    @cached_property
+    def waits(self) -> Waits | None:
+        """What the requests of sessions wait for; None: each for the one before it, or no sessions."""
+        return self.facts.make_waits()
+
+    @cached_property
+    def sessions(self) -> SessionRows | None:
+        """The sessions that the requests belong to; None if the run has no sessions."""
+        turns = self.facts.session_turns
+        return find_sessions(self.records, turns, self.waits) if turns else None
+
+    @cached_property
+    def parts(self) -> dict[Callable[[Any], Any], Any]:
+        """What was derived from facts and records alone, by its function."""
+        return {}
+
+    def derive(self, make: Callable[[Self], T]) -> T:
         """Return make(self), computed once, also for the Result that is judged.
 
         `make` may read facts and records alone.
@@ -202,6 +214,15 @@ class RunEvidence:
             self.parts[make] = make(self)
         part: T = self.parts[make]
         return part
+
+
+@dataclass(frozen=True, eq=False)
+class RunEvidence(MeasuredRun):
+    """A run to be judged, and figures derived from it that the rules compare with their thresholds."""
+
+    metrics: Metrics  # of all records
+    quoted: Metrics | None = None  # those that are reported; None: the same
+    parts: dict[Callable[[Any], Any], Any] = field(default_factory=dict)  # a Result's, where one is judged
 
     @cached_property
     def per_request(self) -> PerRequest:
@@ -230,17 +251,6 @@ class RunEvidence:
         """The self-test of the transport that this run used; None if there was none."""
         measured = self.facts.calibration
         return measured if measured and measured.transport == self.facts.client.transport else None
-
-    @cached_property
-    def waits(self) -> Waits | None:
-        """What the requests of sessions wait for; None: each for the one before it, or no sessions."""
-        return self.facts.make_waits()
-
-    @cached_property
-    def sessions(self) -> SessionRows | None:
-        """The sessions that the requests belong to; None if the run has no sessions."""
-        turns = self.facts.session_turns
-        return find_sessions(self.records, turns, self.waits) if turns else None
 
     @cached_property
     def begins(self) -> Bool:
@@ -566,15 +576,6 @@ def make_missing(source: Source, *, hosted: bool = True, simulated: bool = True)
     return lambda run, sources: (
         source not in sources and (hosted or not run.hosted) and (simulated or not run.facts.server.simulated)
     )
-
-
-class MeasuredRun(Protocol):
-    """Facts and records: what a `Result` and the evidence of its verdict have alike."""
-
-    @property
-    def facts(self) -> Facts: ...
-    @property
-    def records(self) -> Records: ...
 
 
 def mark_counted(facts: Facts, records: Records, rows: SessionRows | None) -> Bool:

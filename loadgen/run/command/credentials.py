@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import stat
+from pathlib import Path
 
 import msgspec
 
+from loadgen.base import untrusted
 from loadgen.base.errors import UsageError
 from loadgen.base.secrecy import Secrets
 from loadgen.base.urls import choose_key_headers
@@ -114,23 +116,13 @@ def _read_key_file(file: str) -> str:
     Raises UsageError for any other file, and beyond 64 KiB.
     """
     try:
-        # A FIFO or a terminal would be waited for.
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "is not a valid path"
-        raise UsageError(f"--api-key-file {file!r}: {why}") from None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise UsageError(f"--api-key-file {file} is not a regular file: write the key to one")
-        if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            why = f"others on this machine may read {file}: chmod 600 {file}"
-            _LOG.warning("warning: %s", why)
-        data = os.read(descriptor, _LONGEST_FILE + 1)
+        with untrusted.open_regular(Path(file)) as opened:
+            data, mode = opened.read(_LONGEST_FILE + 1), os.fstat(opened.fileno()).st_mode
     except OSError as error:
-        raise UsageError(f"--api-key-file {file}: {error.strerror}") from None
-    finally:
-        os.close(descriptor)
+        raise UsageError(f"--api-key-file {file!r}: {error.strerror}: write the key to a file") from None
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        why = f"others on this machine may read {file}: chmod 600 {file}"
+        _LOG.warning("warning: %s", why)
     if len(data) > _LONGEST_FILE:
         raise UsageError(f"--api-key-file {file} is too long for a key: write only the key to it")
     return data.removeprefix(b"\xef\xbb\xbf").decode("latin-1")
