@@ -53,17 +53,13 @@ class Page:
     def __init__(self, runs: Sequence[Reported]) -> None:
         self.runs = tuple(runs)
         self._usual: dict[tuple[str, Callable[[Reported], Hashable]], Any] = {}
-        self._audited: dict[int, AuditedRun] = {}
+        self.audited: dict[int, AuditedRun] = {}  # each without page and ceiling, by its identity
         self.names = group_by(runs, lambda run: run.name)  # of checkpoints
         self._loads = group_by(runs, lambda run: strip_load(run.load.name))
 
     def select_load(self, name: str) -> Sequence[Reported]:
         """Select the runs under the load of this name, as `strip_load` reads it; none without a name."""
         return self._loads.get(strip_load(name), ()) if name else ()
-
-    def audit_run(self, run: Reported) -> AuditedRun:
-        """Return a run as an AuditedRun without page and ceiling, the same one at each call."""
-        return self._audited.setdefault(id(run), AuditedRun(run))
 
     def find_usual_value(self, load: str, value: Callable[[Reported], Value | None]) -> Value | None:
         """Find the value of more than half of the runs under a load, of at least three; else None."""
@@ -254,8 +250,9 @@ class AuditedRun:
         return self._audit_others(self.page.select_load(self.reported.load.name))
 
     def _audit_others(self, runs: Sequence[Reported]) -> tuple[AuditedRun, ...]:
-        """Return the first hundred of these runs but this one, each as an AuditedRun."""
-        return tuple(self.page.audit_run(run) for run in runs[:_MOST_PEERS] if run is not self.reported)
+        """Return the first hundred of these runs but this one, each as the same AuditedRun at each call."""
+        audited, others = self.page.audited, (run for run in runs[:_MOST_PEERS] if run is not self.reported)
+        return tuple(audited.setdefault(id(run), AuditedRun(run)) for run in others)
 
 
 def group_pages(reported: Sequence[Reported]) -> list[Page]:

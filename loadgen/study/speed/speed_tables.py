@@ -88,7 +88,10 @@ def make_speed_table(
 
     Settings have names where there are several, or one of the pages'.
     """
-    names = name_settings(row.setting for row in rows if row.setting)
+    names, keys = (
+        name_settings(row.setting for row in rows if row.setting),
+        [each.key for each in shape.columns],
+    )
     lone = [setting for setting in names if setting not in SETTINGS.values()] if len(names) == 1 else []
     if notes is None:
         formulas = dict.fromkeys(row.formula for row in rows)
@@ -98,9 +101,9 @@ def make_speed_table(
         notes = [meant or f"Speed = {' or '.join(formulas)}"] if rows else []
         notes += [f"{' or '.join(other)} tokens generated"] if other else []
         notes += [f"Server: {setting}" for setting in lone] or write_legend(names)
-        if any(row.decode_tok_s is not None for row in rows) and "decode_tok_s" in _list_keys(shape):
+        if any(row.decode_tok_s is not None for row in rows) and "decode_tok_s" in keys:
             notes.insert(0, "TTFT is a mean; Decode = 1000 / mean TPOT")
-    cells = [_make_cells(row, {} if lone or "setting" in _list_keys(shape) else names) for row in rows]
+    cells = [_make_cells(row, {} if lone or "setting" in keys else names) for row in rows]
     if not shape.narrow:
         return _make_table(cells, shape, notes)
     # What all rows share: their formula is the speed's title, their quantization in the heading.
@@ -113,10 +116,6 @@ def make_speed_table(
         headings = (" ".join(filter(None, (row["model"], row["quantization"]))) for row in cells)
         cells = [row | {"model": heading} for row, heading in zip(cells, headings, strict=True)]
     return _make_table(cells, replace(shape, columns=tuple(columns)), notes)
-
-
-def _list_keys(shape: TableShape) -> list[str]:
-    return [column.key for column in shape.columns]
 
 
 def write_legend(names: Mapping[EngineSetting, str]) -> list[str]:

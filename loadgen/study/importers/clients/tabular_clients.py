@@ -33,10 +33,10 @@ def _make_grid(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
 
 
 def _read_grids(client: str, source: str, *grids: Grid) -> list[Reported]:
-    found = [run for grid in grids for run in pasted_tables.read_client_table(grid, client, source)]
+    found = [run for grid in grids for run in pasted_tables.read_sheet(grid, Path(source))[0]]
     if not found:
         raise UsageError(f"{source} has no figures")
-    return found
+    return [replace(run, told_by=client, source=source) for run in found]
 
 
 def _is_evalscope(document: Mapping[str, Any]) -> bool:

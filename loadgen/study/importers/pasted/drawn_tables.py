@@ -129,20 +129,16 @@ def _read_drawn(lines: Sequence[str], begin: int) -> Grid:
                 current = _join_below(current, plain)
             continue
         above = rows[-1].cells if rows else ()
-        whole = [
-            above[column] if going and above and not cell else cell
+        whole = tuple(
+            _ESCAPED.sub(r"\1", above[column] if going and above and not cell else cell)
             for column, (going, cell) in enumerate(zip(goes_on, current.cells, strict=True))
-        ]
+        )
         if ("=" in text or not is_double) and not titles:
-            titles = tuple(map(_strip_escapes, whole))
+            titles = whole
         elif any(whole):
-            rows.append(Row(current.line, tuple(map(_strip_escapes, whole))))
+            rows.append(Row(current.line, whole))
         current, goes_on = Row(at + 2, ("",) * len(columns)), [not cell.strip() for cell in cells]
     return Grid(titles, tuple(rows), begin + 1, end)
-
-
-def _strip_escapes(cell: str) -> str:
-    return _ESCAPED.sub(r"\1", cell)
 
 
 def _read_ruled(lines: Sequence[str], rule: int) -> Grid | None:

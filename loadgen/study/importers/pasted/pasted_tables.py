@@ -142,12 +142,6 @@ def describe_statistics(path: Path, grid: Grid, upright: Grid) -> list[str]:
     return [f"{path}: {named}: statistics of other runs, left out"] if named else []
 
 
-def read_client_table(grid: Grid, client: str, source: str) -> list[Reported]:
-    """Read the rows with figures of a client's file, whose keys are its tables' titles; [] without."""
-    runs, _ = _Table(turn_upright(grid), Path(source)).read_rows()
-    return [replace(run, told_by=client, source=source) for run in runs]
-
-
 def format_cell(value: object) -> str:
     """Write a value of a file as a cell that can be read in one way only; "" of a list, an object or null."""
     if isinstance(value, float):
