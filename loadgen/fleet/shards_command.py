@@ -182,10 +182,7 @@ def plan_launch(shards: int, flags: Sequence[str]) -> tuple[list[str], int, list
 
 
 def _check(options: Options, shards: int) -> None:
-    """Raise UsageError if the flags are not of one run on a running server, with a slot for every shard.
-
-    Slots are only checked if no profile is given, or a shipped one.
-    """
+    """Raise UsageError if the flags are not of one run on a running server, with a slot for every shard."""
     if options.base_url is None:
         raise UsageError(
             "the shards send parts of one load to a running server: pass its --base-url after --"

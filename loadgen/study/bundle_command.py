@@ -128,7 +128,6 @@ def _describe_part(name: str, path: Path) -> BundlePart:
 
 
 def _write_zip(file: BinaryIO, made: Manifest, sources: Mapping[str, Path]) -> None:
-    """Write a bundle, its parts of the files at `sources`; when they were written says nothing."""
     raw = made.encode()
     with ZipFile(file, "w") as archive:
         archive.writestr(ZipInfo(MANIFEST), raw)
@@ -185,11 +184,7 @@ def _refuse(error: OSError) -> None:
 def _select_sources(
     found: Sequence[tuple[Path, str]], scratch: Path, with_text: bool, left: set[str]
 ) -> Iterator[tuple[str, Path]]:
-    """Yield each part's name and the file that has its bytes.
-
-    Results are copied to `scratch`, and reports too without `with_text`, which leaves out answers' texts;
-    what is left out is added to `left`.
-    """
+    """Yield each part's name and the file with its bytes: a copy in `scratch` if answers are left out."""
     for path, name in found:
         is_result = path.name == RESULT
         if not is_result and (with_text or path.name != REPORT):
@@ -208,7 +203,6 @@ def _select_sources(
 
 
 def _drop_answers(raw: bytes, path: Path, left: set[str]) -> bytes:
-    """Return a result without the texts of its fingerprint's answers; raises UsageError if it is damaged."""
     try:
         result: dict[str, Any] = json.loads(raw)
         answers = result[OURS].get("fingerprint")
@@ -222,10 +216,7 @@ def _drop_answers(raw: bytes, path: Path, left: set[str]) -> bytes:
 
 
 def _drop_answer_lines(raw: bytes, path: Path) -> bytes | None:
-    """Return a report without the lines that judge its run's answers, which quote them.
-
-    None if these lines are not in it, as this version writes them. Raises UsageError if the run is damaged.
-    """
+    """Return a report without the lines that quote its run's answers; None if it has no such lines."""
     run = run_directory.load(path.parent)
     answers = run.facts.fingerprint
     if answers is None or not answers.answers:

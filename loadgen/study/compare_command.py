@@ -155,11 +155,7 @@ def _render(
     missing: Sequence[str],
     given: argparse.Namespace,
 ) -> str:
-    """Write answer and comparison, or the tables that `given` has, as JSON, Markdown, CSV or text.
-
-    `missing` are lines on points of sweeps without a finished run: in JSON always, else below the comparison,
-    and not in CSV. JSON has the other tables next to the comparison.
-    """
+    """Write answer and comparison, or the tables that `given` has, in the form that it has."""
     drawn = _make_other_tables(tables, given)
     if given.json:
         whole = encode_comparison(tables, searches, found) | ({"points": missing} if missing else {})
@@ -237,10 +233,7 @@ def encode_comparison(
 
 
 def _make_other_tables(tables: Sequence[ComparedLoad], given: argparse.Namespace) -> list[Passage]:
-    """Make the tables that `given` has flags for, under their keys in the JSON.
-
-    A ranking and effects are of one load each; what fits which memory is one table of all.
-    """
+    """Make the tables that `given` has flags for: a ranking and effects are of one load each."""
     drawn = []
     for number, table in enumerate(tables, 1):
         described = comparison_report.describe_load(table.load, unknown="")

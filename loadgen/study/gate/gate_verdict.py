@@ -301,7 +301,6 @@ def estimate_in_turn(logs: Float64, floors: Float64 | float = statistics.CLOCK_E
 def _make_row(
     series: GateSeries, looks: Looks, place: tuple[int, int], outcome: GateOutcome, plan: GatePlan
 ) -> GateRow:
-    """Make the row of a series from what was seen at `place`, its row and look."""
     rows, look = len(looks.strict), place[1]
     seen = looks.slowdown
     centre, error, freedom = (float(part[place]) for part in (seen.log_ratio, seen.error, seen.freedom))

@@ -158,10 +158,7 @@ def _find_steps(options: Options) -> PresetSteps | Ceiling | None:
 
 
 def _estimate_run_s(steps: PresetSteps | Ceiling, workload: Profile) -> float:
-    """Estimate the seconds of a run: prompts one after the other, tokens in batches as large as allowed.
-
-    A duration replaces the time of the requests, and a rate bounds it below; warm-ups are added.
-    """
+    """Estimate the seconds of a run: prompts one after the other, tokens in batches as large as allowed."""
     count, warmups = workload.num_prompts or 0, workload.warmups
     batch = float(min(workload.max_concurrency or count or 1, count or workload.max_concurrency or 1))
     context = workload.prefix_len + workload.input_len + workload.output_len / 2
