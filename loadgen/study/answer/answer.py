@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.passages import Passage
@@ -18,6 +18,7 @@ from loadgen.study.answer import answer_settings
 from loadgen.study.answer.answer_columns import AnswerColumn, format_value, list_columns
 from loadgen.study.answer.answer_settings import AnswerRequest
 from loadgen.study.answer.contest import (
+    Contest,
     Value,
     list_candidates,
     make_limit_contest,
@@ -25,18 +26,21 @@ from loadgen.study.answer.contest import (
 )
 from loadgen.study.answer.recommendation import Recommendation, recommend
 from loadgen.study.compare.limits import ComparedLimits
-from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
+from loadgen.study.compare.model import ComparedLoad, ComparisonOptions, Decision
 from loadgen.study.load_table import SIMULATION, mark_simulated
 from loadgen.study.repeats import VAGUE, VAGUE_LEGEND
 from loadgen.study.run_summary import group_by
 
+_LEAST_OBJECTIVES = 2  # by one alone the slower row says nothing that its speed does not
+
 
 class AnswerRow(msgspec.Struct, frozen=True):
-    """One checkpoint, and its values by the column's key."""
+    """One checkpoint: its values by the column's key, and which rows are better in all."""
 
     name: str
     shown_name: str  # with a mark if it is simulated
     values: Mapping[str, Value | str]  # a text is why the value is not known
+    dominated_by: tuple[str, ...] = ()
 
 
 class CheckpointAnswer(msgspec.Struct, frozen=True):
@@ -84,7 +88,9 @@ def make_answer(
     return CheckpointAnswer(
         baseline.name,
         tuple(columns),
-        tuple(rows),
+        tuple(
+            replace(row, dominated_by=tuple(_list_dominating(row, rows, columns, contests))) for row in rows
+        ),
         tuple(recommend(contest, candidates, asked) for contest in contests),
         asked,
         tuple(unread),
@@ -109,7 +115,35 @@ def _read_scores(
     return scores, unread
 
 
+def _list_dominating(
+    row: AnswerRow, rows: Sequence[AnswerRow], columns: Sequence[AnswerColumn], contests: Sequence[Contest]
+) -> Iterator[str]:
+    """Yield the rows that are better in every objective that both have, beyond the intervals: two or more."""
+    objectives = [column for column in columns if column.better is not None]
+    for other in rows:
+        if other is row:
+            continue
+        pairs = [
+            (column, own, value)
+            for column in objectives
+            if isinstance(own := row.values[column.key], Value)
+            and isinstance(value := other.values[column.key], Value)
+        ]
+        better = (  # beyond both intervals
+            value.least > own.most if column.better else value.most < own.least
+            for column, own, value in pairs
+        )
+        tested = (
+            contest.compare(other.name, row.name).call is Decision.FASTER
+            for contest in contests
+            if {row.name, other.name} <= set(contest.speeds)
+        )
+        if len(pairs) >= _LEAST_OBJECTIVES and all(better) and all(tested):
+            yield other.name
+
+
 TITLE = "What to take"
+DOMINATED = "†"
 
 
 def make_passage(answer: CheckpointAnswer) -> Passage:
@@ -140,6 +174,7 @@ def render_answer_csv(answer: CheckpointAnswer) -> str:
             for each in answer.recommendations
             if row.name in each.names[:1] and each.choice == "take"
         ]
+        cells |= {"dominated_by": "; ".join(row.dominated_by)}
         rows.append({**cells, "taken": "; ".join(taken)})
     return format_csv_table(list(rows[0]), rows)
 
@@ -159,6 +194,7 @@ def encode_answer(answer: CheckpointAnswer) -> dict[str, Any]:
         "rows": [
             {
                 "name": row.name,
+                "dominated_by": row.dominated_by,
                 "values": {
                     key: value.words or {"mean": value.mean, "low": value.low, "high": value.high}
                     if isinstance(value, Value)
@@ -187,7 +223,7 @@ def make_answer_table(answer: CheckpointAnswer) -> Table:
     """Make the table of the rows' values, each number with its whole value."""
     rows = []
     for row in answer.rows:
-        cells = [row.shown_name]
+        cells = [f"{row.shown_name}{f' {DOMINATED}' if row.dominated_by else ''}"]
         for column in answer.columns:
             value, text = row.values[column.key], format_value(column, row.values[column.key])
             if isinstance(value, Value) and not value.words and math.isfinite(value.mean):
@@ -199,7 +235,11 @@ def make_answer_table(answer: CheckpointAnswer) -> Table:
 
 
 def list_notes(answer: CheckpointAnswer) -> Iterator[str]:
-    """Yield the notes below the table: intervals, what is not known and why, and simulated runs."""
+    """Yield the notes below the table: marks, intervals, what is not known and why, and simulated runs."""
+    for row in answer.rows:
+        if row.dominated_by:
+            others = ", ".join(row.dominated_by)
+            yield f"{DOMINATED} {row.name} is worse than {others} in every known objective"
     cells = [format_value(column, row.values[column.key]) for row in answer.rows for column in answer.columns]
     if any("±" in cell for cell in cells):
         yield "± half of the 95 % confidence interval"

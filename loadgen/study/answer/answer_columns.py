@@ -37,6 +37,7 @@ class AnswerColumn(msgspec.Struct, frozen=True):
     title: str
     read: Reader
     decimals: int = 2  # at most
+    better: bool | None = None  # of an objective: whether higher is better; None: it is none
     scale: float = 1.0  # by which a value is multiplied where it is written
 
 
@@ -165,7 +166,7 @@ COLUMNS = (
     AnswerColumn("throughput", "tok/s at limit", _at_load(_read_throughput)),
     AnswerColumn("steps", "× by steps", partial(_read_split, "steps")),
     AnswerColumn("drafts", "× by drafts", partial(_read_split, "drafts")),
-    AnswerColumn("kl", "KL", partial(_read_quality, "kl"), 6),
+    AnswerColumn("kl", "KL", partial(_read_quality, "kl"), 6, better=False),
     AnswerColumn("agreement", "same first, %", partial(_read_quality, "agreement"), 1, scale=100),
     AnswerColumn(
         "memory", "GiB",
@@ -180,7 +181,7 @@ COLUMNS = (
     ),
     AnswerColumn(
         "joules_per_token", "J/ token",
-        _at_load(_make_mean_reader(lambda run: run.joules_per_token, _NO_POWER)), 3,
+        _at_load(_make_mean_reader(lambda run: run.joules_per_token, _NO_POWER)), 3, better=False,
     ),
     AnswerColumn("ready_s", "s to ready", _make_mean_reader(_read_ready_s, _NOT_STARTED), 1),
     AnswerColumn("first_token_s", "s to token", _make_mean_reader(_read_first_token_s, _NOT_STARTED), 1),
@@ -215,7 +216,7 @@ def _make_speed_column(contest: Contest, number: int, several: bool) -> AnswerCo
         speed = contest.speeds.get(candidate.name)
         return contest.explain_no_speed(candidate.name) if speed is None else Value.of(speed)
 
-    return AnswerColumn(f"speed_{number}", title, read)
+    return AnswerColumn(f"speed_{number}", title, read, better=contest.higher_is_faster)
 
 
 def _read_score(task: str, candidate: Candidate, baseline: Candidate) -> Value | str:

@@ -1,4 +1,4 @@
-"""The answer: each checkpoint's values, and what is written of it."""
+"""The answer: each checkpoint's values, which rows are dominated, and what is written of it."""
 
 from __future__ import annotations
 
@@ -71,6 +71,16 @@ def test_values_are_of_each_checkpoint_s_runs(tmp_path: Path) -> None:
         "output_price": [10, 5],
     }
     assert "memory" not in [column.key for column in found.columns]
+
+
+def test_what_is_worse_in_all_objectives_is_marked(tmp_path: Path) -> None:
+    keep_campaign(tmp_path, {"fp8": made_quality(0.05), "int4": made_quality(0.2)})
+    found = answered(tmp_path, speeds(bf16=100, fp8=190, int4=80))
+    assert [row.dominated_by for row in found.rows] == [(), (), ("bf16", "fp8")]
+    names = [row[0] for row in answer.make_answer_table(found).body]
+    assert names == ["bf16", "fp8", "int4 †"]
+    faster = answered(tmp_path, speeds(bf16=100, fp8=190, int4=300))
+    assert [row.dominated_by for row in faster.rows] == [(), (), ()]
 
 
 def test_what_is_not_known_is_a_dash_with_the_reason(tmp_path: Path) -> None:
