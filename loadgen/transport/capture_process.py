@@ -167,7 +167,9 @@ def start_capture(
         set_scheduling("SCHED_OTHER")  # an earlier run left the parent another one
         ready = build(job, outbox, counters)
         if TRANSPORTS[transport].privileged:
-            drop_privileges()
+            with contextlib.suppress(AttributeError, OSError):  # no Linux: there are none
+                # Every capability of this thread, for good: what needed one is open.
+                ctypes.CDLL(None).capset(struct.pack("Ii", _CAPABILITY_VERSION, 0), bytes(6 * 4))
         health = ready.run()
         outbox.finish(health)
         code = 0
@@ -218,13 +220,6 @@ def describe_fault(error: BaseException) -> str:
             traceback.print_exception(error)
             sys.stderr.flush()
     return describe_exception(cause)
-
-
-def drop_privileges() -> None:
-    """Drop every capability of this thread for good, once what needed one is open."""
-    with contextlib.suppress(AttributeError, OSError):  # no Linux: there are none
-        header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
-        ctypes.CDLL(None).capset(header, bytes(6 * 4))
 
 
 def set_scheduling(policy: str) -> None:

@@ -293,7 +293,6 @@ class EpollTransport:
     # Requests.
 
     def _cancel(self, cancelling: Cancelling) -> None:
-        """Cancel the requests that are due to be cancelled."""
         for stream in cancelling.take_due(self.now_ns()):
             assert isinstance(stream, Slot)
             self.pool.dialing -= stream.intake.state in DIALING  # to be sent again

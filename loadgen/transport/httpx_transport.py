@@ -523,7 +523,6 @@ class HttpxTransport:
         return None
 
     async def _cancel(self, cancelling: Cancelling) -> None:
-        """Cancel the requests that are due to be cancelled."""
         while True:
             for stream in cancelling.take_due(self.now_ns()):
                 assert isinstance(stream, Exchange)

@@ -28,6 +28,7 @@ from loadgen.base.arrays import Int64
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.features.ring.packet_ring import Frames, PacketRing
 from loadgen.features.ring.segments import (
+    SEGMENT,
     TAIL,
     Pieces,
     Rows,
@@ -36,7 +37,6 @@ from loadgen.features.ring.segments import (
     count_held_back,
     find_pieces,
     have_timestamps,
-    join_rows,
     measure_payload,
     order_segments,
     read_wall_ns,
@@ -555,7 +555,8 @@ class _Ring:
         ordered = self._order_rows(sock, rows, sizes, span)
         if ordered is None:  # it was read before its last segments were taken
             self.poller.take()
-            rows = join_rows(rows, self._take_rows(sock))
+            # numpy's own concatenation drops the bytes between the fields.
+            rows = np.frombuffer(rows.tobytes() + self._take_rows(sock).tobytes(), SEGMENT)
             sizes = measure_payload(rows, self.source.headers)
             ordered = self._order_rows(sock, rows, sizes, span)
         if ordered is None:

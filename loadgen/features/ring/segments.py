@@ -43,11 +43,6 @@ _TIMESTAMPS, _WITH_OPTIONS = 0x0101080A, 0x80  # NOP, NOP, kind 8, length 10; fr
 _LATE_NS, _NEAR_NS, _OF_CHANCE = 2_000_000, 100_000, 3
 
 
-def join_rows(earlier: Rows, later: Rows) -> Rows:
-    """Concatenate segments; numpy's own concatenation drops the bytes between the fields."""
-    return np.frombuffer(earlier.tobytes() + later.tobytes(), SEGMENT)
-
-
 def measure_payload(rows: Rows, headers: Headers) -> Int64:
     """Compute the payload of each segment in bytes, int64[segments]."""
     total = rows["ip_length"].astype(np.int64)

@@ -190,13 +190,6 @@ class _Run(msgspec.Struct, frozen=True):
             return False
         return self.batch * max(1.0, self.prompt / _CHUNK) / self.answer < _MIXED
 
-    def mostly_decodes(self, ceiling: Ceiling, per_token_ms: float) -> bool:
-        """Whether prefill takes, at best, 5 % of a request's decoding or less; by tokens if unknown."""
-        least_ms = ceiling.prefill_ms(self.prompt) if self.prompt else 0.0
-        if least_ms is None:
-            return self.prompt <= _PREFILLED * self.answer
-        return least_ms <= _PREFILLED * per_token_ms * max(self.answer, 1.0)
-
 
 def compare_decode(
     ceiling: Ceiling, figures: Figures, load: Loaded, *, by_itl: bool = False
@@ -306,8 +299,14 @@ def explain_fallback(ceiling: Ceiling, figures: Figures, load: Loaded) -> str | 
     step = compare_decode(ceiling, figures, load, by_itl=not run.alone)
     if step is None or step.least_ms < LEAST_MS or step.share >= SLOW:
         return None
-    if step.key in _SPEEDS and not run.mostly_decodes(ceiling, step.tpot_ms):
-        return None
+    if step.key in _SPEEDS:  # only where prefill takes, at best, 5 % of a request's decoding or less
+        prefill_ms = ceiling.prefill_ms(run.prompt) if run.prompt else 0.0
+        if prefill_ms is None:
+            mostly_decodes = run.prompt <= _PREFILLED * run.answer
+        else:
+            mostly_decodes = prefill_ms <= _PREFILLED * step.tpot_ms * max(run.answer, 1.0)
+        if not mostly_decodes:
+            return None
     bus, read = ceiling.machine.bandwidth_bytes_per_s, ceiling.step_bytes(step.batch, step.context)
     return (
         f"{_format_step(step)} is {_format_percent(step.share)} of the roofline: "

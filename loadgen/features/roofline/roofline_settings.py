@@ -42,8 +42,3 @@ class Flags(msgspec.Struct, frozen=True):
             from loadgen.features.roofline import models
 
             models.read_architecture(expand_path(self.model_config))
-
-
-def check_options(options: Any) -> None:
-    """Raise UsageError for roofline flags that are wrong on any machine."""
-    Flags.read(options).check()

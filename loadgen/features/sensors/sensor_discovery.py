@@ -200,7 +200,6 @@ class System(Sensor):
         return untrusted.read_text(read_system_text(self.root / "sys" / path))
 
     def _list(self, pattern: str) -> list[Path]:
-        """List the files under /sys that match a pattern, sorted."""
         return sorted((self.root / "sys").glob(pattern))
 
 

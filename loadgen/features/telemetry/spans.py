@@ -199,7 +199,6 @@ class SpanSink:
             logging.getLogger(name).addFilter(self._reasons)
 
     def _send(self, records: Records, rows: Int64) -> None:
-        """Make and export the spans of some rows, and record the metrics."""
         assert self._exporter is not None
         for span in list_spans(records, rows, self._labels):
             self._make(span)

@@ -20,7 +20,7 @@ from loadgen.base.printing import print_text, refuse_without_result
 from loadgen.base.structs import replace
 from loadgen.base.text import describe_install
 from loadgen.base.urls import parse_base_url
-from loadgen.features.roofline import roofline_settings
+from loadgen.features.roofline.roofline_settings import Flags
 from loadgen.figures import objectives
 from loadgen.plan import profile
 from loadgen.plan.model_files import NOT_HERE, locate_tokenizer
@@ -174,7 +174,7 @@ def check_command(options: Options) -> None:
         if places.count(place) > 1:
             raise UsageError(f"--base-url {url} is given twice: it would get a double share of the requests")
     check_key_flags(options)
-    roofline_settings.check_options(options)
+    Flags.read(options).check()
     assembly.check_options(options)
     if options.no_effect:
         _LOG.warning("no effect here: %s", vllm_flags.explain_no_effects(options.no_effect))

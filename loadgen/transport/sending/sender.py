@@ -158,7 +158,6 @@ class Sender:
             self.cancelling.note_sent(slot)
 
     def _note_gated(self, slot: Slot) -> None:
-        """Have the gates note a slot's request, which they let pass."""
         for gate in self.gates:
             gate.note_sent(slot)
 
