@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,7 +16,7 @@ from msgspec.structs import replace
 
 from loadgen.base import signals
 from loadgen.base.errors import UsageError
-from loadgen.base.text import WIDTH, describe_install
+from loadgen.base.text import describe_install
 from loadgen.base.untrusted import NOT_JSON, Hide, hide_nothing
 from loadgen.engines.refusals import Adaptation
 from loadgen.facts.run_facts import Fingerprint, GreedyAnswer
@@ -43,22 +42,6 @@ _REFUSED = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND, FailureKind.CONTEXT_LI
 _ANSWERED = (FailureKind.NOT_STREAMED, FailureKind.EMPTY)
 
 
-class PromptProgress(msgspec.Struct, frozen=True):
-    """How many prompts are answered, for a display."""
-
-    done: int
-    total: int = len(answer_check.PROMPTS)
-
-    @property
-    def share(self) -> float:
-        """The share that is done, 0 to 1."""
-        return self.done / self.total
-
-    def line(self, columns: int = WIDTH) -> str:
-        """Return the progress in one line."""
-        return f"fingerprint: {self.done}/{self.total} prompts answered"
-
-
 def take_fingerprint(
     server: tuple[ServerAddress, ModelTarget],
     learned: dict[str, Any],
@@ -75,7 +58,8 @@ def take_fingerprint(
         if outcome.interrupted or not outcome.records.ok.any():
             stopped = outcome.signal and f"{signals.explain_stop(outcome.signal)} before it was taken"
             return make_empty_fingerprint(stopped or "every request failed")
-        learned[key] = ask_prompts(access, subject, made, display.draw, hide=access.secrets.hide)
+        with display.waiting("answers to the greedy prompts", LIMIT_S):
+            learned[key] = ask_prompts(access, subject, made, hide=access.secrets.hide)
     answers: Fingerprint = learned[key]
     return answers
 
@@ -84,7 +68,6 @@ def ask_prompts(
     access: ServerAddress,
     subject: ModelTarget,
     plan: Plan,
-    show: Callable[[PromptProgress], None],
     limit_s: float = LIMIT_S,
     hide: Hide = hide_nothing,
 ) -> Fingerprint:
@@ -96,12 +79,10 @@ def ask_prompts(
     if subject.engine.simulated:
         return make_empty_fingerprint("the embedded engine's answers are made up")
     api = GreedyApi(subject, plan.dialect, plan.path, plan.profile.stream, plan.adaptation, hide)
-    return access.loop.run(_ask_all(access, api, show, limit_s))
+    return access.loop.run(_ask_all(access, api, limit_s))
 
 
-async def _ask_all(
-    access: ServerAddress, api: GreedyApi, show: Callable[[PromptProgress], None], limit_s: float
-) -> Fingerprint:
+async def _ask_all(access: ServerAddress, api: GreedyApi, limit_s: float) -> Fingerprint:
     """Send all prompts in turn, each in its share of the time left.
 
     Return the answers, or why there are none. If the first prompt is refused as text, all go as token ids
@@ -118,7 +99,6 @@ async def _ask_all(
             return api.read(text, await ask_server(client, "POST", api.path, share_s, LONGEST_BYTES, body))
 
         for prompt in prompts:
-            show(PromptProgress(len(answers)))
             answer, kind = await ask_prompt(prompt.text)
             if kind in _REFUSED and not answers and api.subject.takes_ids(api.dialect):
                 try:

@@ -58,7 +58,7 @@ def asked_of(
     subject = ModelTarget(engine, "m", tokenizer=tokenizer, vocab_size=100)
     workload = build({"input_len": 8, "output_len": 4, "num_prompts": 1, **settings})
     made = plan.make(workload, subject, Seed(1))
-    return greedy_prompts.ask_prompts(ServerAddress(base_url), subject, made, lambda _: None, limit_s, **keys)
+    return greedy_prompts.ask_prompts(ServerAddress(base_url), subject, made, limit_s, **keys)
 
 
 def saying(*pieces: bytes | float, end: End = End.KEEP) -> Callable[[Asked], Answer]:
