@@ -43,20 +43,16 @@ _TPOT, _SPEED = "mean_tpot_ms", "speed_tok_s"
 
 def make_compared_section(comparison: ComparedLoad, number: int) -> Passage:
     """Make the section of one load's comparison, with all statistics, rankings and pictures."""
-    passage = comparison_report.make_passage(comparison, number)
-    more = (*_list_tables(comparison), *passage.more)
-    panels = (*plot_comparison(comparison), *plot_row_distributions(comparison))
-    return replace(passage, style=COMPARISON, more=more, panels=panels)
-
-
-def _list_tables(comparison: ComparedLoad) -> Iterator[Passage]:
+    passage, more = comparison_report.make_passage(comparison, number), list[Passage]()
     if (statistics := _make_statistics_table(comparison)).body:
-        yield Passage("Statistics of every difference", table=statistics)
+        more.append(Passage("Statistics of every difference", table=statistics))
     ranking, effects = rankings.make_ranking_table(comparison), rankings.make_effect_table(comparison)
     if len(ranking.body) > 1:
-        yield Passage("Ranking", table=ranking)
+        more.append(Passage("Ranking", table=ranking))
     if len(effects.columns) > 3:  # more than one quantization
-        yield Passage("Effect of quantization", table=effects)
+        more.append(Passage("Effect of quantization", table=effects))
+    panels = (*plot_comparison(comparison), *plot_row_distributions(comparison))
+    return replace(passage, style=COMPARISON, more=(*more, *passage.more), panels=panels)
 
 
 def _make_statistics_table(comparison: ComparedLoad) -> Table:

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.base.passages import Passage, render_markdown_passage
 from loadgen.base.tables import escape_markdown, format_number, make_table
 from loadgen.base.text import list_first
-from loadgen.study import sweep_record
+from loadgen.study import load_table, sweep_record
 from loadgen.study.compare import comparison_report, rankings
 from loadgen.study.compare.comparison_report import describe_load
 from loadgen.study.compare.limits import ComparedLimits
@@ -93,10 +94,12 @@ def compose_document(
 
     of_load = tuple(load_charts.plot_loads(reported, row))
     if not of_load:  # a point for each setting
-        tabled_runs = [run for point in swept.points for run in point.line.runs]
-        of_load = tuple(load_charts.plot_settings(tabled_runs, row))
+        of_points = [run for point in swept.points for run in point.line.runs]
+        of_load = tuple(load_charts.plot_settings(of_points, row))
     pictures = (*of_load, *plot_ladders(reported, row))
-    tabled = load_charts.make_load_section(swept, pictures)
+    tabled = Passage("")
+    if swept.rows:
+        tabled = replace(load_table.make_load_passage(swept.rows, swept.notes), panels=pictures)
     shown = [
         comparison
         for comparison in (swept if alone is None else comparison_report.arrange_loads(alone)).compared

@@ -12,9 +12,7 @@ from msgspec.structs import replace
 
 from loadgen.base.passages import Curve, CurveStyle, Panel, Passage, is_wide
 from loadgen.base.tables import make_table
-from loadgen.study import load_table
 from loadgen.study.compare.comparison import INVALID
-from loadgen.study.compare.comparison_report import SweptLoads
 from loadgen.study.knee import find_knee
 from loadgen.study.limit_record import format_load as shown_load
 from loadgen.study.load_table import settle_lengths
@@ -361,13 +359,6 @@ def select_distinct_words(words: Sequence[Sequence[str]]) -> list[str]:
     columns = [column for column in zip(*words, strict=True) if len(set(column)) > 1]
     whole = [column for column in columns if len(set(column)) == len(words)]
     return [", ".join(filter(None, row)) for row in zip(*(whole[:1] or columns), strict=True)]
-
-
-def make_load_section(found: SweptLoads, pictures: tuple[Panel, ...]) -> Passage:
-    """Make the section `loads` of the swept loads' table and pictures; an empty one if there are no rows."""
-    if not found.rows:
-        return Passage("")
-    return replace(load_table.make_load_passage(found.rows, found.notes), panels=pictures)
 
 
 def title_loads(section: Passage) -> str:

@@ -28,7 +28,7 @@ def campaign() -> str:
     remarks = {"marks": ("shorter answers",), "failures": ("2 cells: died",)}
     row = made_runs.line("other", (other,), Decision.UNDECIDED, **remarks)
     found = made_runs.comparison(made_runs.line("base", (base,)), row)
-    failed = FailedCell(cell=made_runs.cell("other", 1), reason="out of memory")
+    failed = FailedCell(cell=made_runs.cell("other", 1), reason="out of memory\n  | CUDA:\n  |   no memory")
     return document.render_markdown(compose_document([base, other], [found], [failed], ["x.json: cut"]))
 
 
@@ -48,7 +48,8 @@ def test_markdown_has_verdicts_tables_blocks_and_what_is_missing() -> None:
         "* x.json: cut",
     ):
         assert said in page
-    assert "* **other on vllm, made, repeat 2** failed: out of memory." in page
+    log = "\n\n      CUDA:\n        no memory\n"  # an indented block, in which nothing is markup
+    assert f"* **other on vllm, made, repeat 2** failed: out of memory{log}" in page
     assert page.count("============ Serving Benchmark Result ============") == 2
     assert "loadgen bench --profile made --max-concurrency 4" in page
 
