@@ -228,7 +228,16 @@ class Adapter(msgspec.Struct, frozen=True):
                 fix = f"{where} needs it; {feature.advice}" if where else feature.advice
                 raise self._make_error(trial, f"refuses {feature.name}", answer, fix)
             if not refusing:
-                self._check_answer(trial, answer)
+                if answer.status in DENIED:
+                    raise MeasureError(self.access.explain_denial(answer))
+                if answer.status in _NO_SUCH_PATH:
+                    chat = (
+                        ""
+                        if "/chat/" in trial.path
+                        else ", or pass --backend openai-chat if it has only chat"
+                    )
+                    fix = f"check --base-url and --model{chat}"
+                    raise self._make_error(trial, "does not exist, or not for this model", answer, fix)
                 break
             if not fields and (found or unnamed):
                 name = found[0].name if found else ""
@@ -254,15 +263,6 @@ class Adapter(msgspec.Struct, frozen=True):
             tried = {field.name for field in trial.adaptation.fields if field.sent_as}
             return None if known.instead in tried else AdaptedField(name=name, sent_as=known.instead, why=why)
         return AdaptedField(name=name, why=why) if known.cost else None
-
-    def _check_answer(self, trial: Plan, answer: ControlAnswer) -> None:
-        """Raise MeasureError for an answer after which no request can succeed: wrong key or path."""
-        if answer.status in DENIED:
-            raise MeasureError(self.access.explain_denial(answer))
-        if answer.status in _NO_SUCH_PATH:
-            chat = "" if "/chat/" in trial.path else ", or pass --backend openai-chat if it has only chat"
-            fix = f"check --base-url and --model{chat}"
-            raise self._make_error(trial, "does not exist, or not for this model", answer, fix)
 
     def _make_error(self, trial: Plan, what: str, answer: ControlAnswer, fix: str) -> MeasureError:
         url = self.access.shown_url + trial.path.partition("?")[0]

@@ -213,7 +213,16 @@ def launch_server(
                     if not left or not _is_port_taken(startup.running, error):
                         raise
                 stack.pop_all()
-                _abandon(startup, port, before, options.quiet)
+                # Another process took the port: end the server, whose log keeps that port's name.
+                running = startup.running
+                running.end_all()
+                with suppress(OSError):
+                    kept = f"{running.log.stem}-port-{port}{running.log.suffix}"
+                    running.log.rename(running.log.with_name(kept))
+                _wait_for_memory(before)
+                if not options.quiet:
+                    took = f"port {port} was taken before {startup.launch.name} had it"
+                    progress.warn(f"{took}: another one is tried")
                 command, port = _make_command_with_port(options, settings)
             yield access, local
     except LaunchError as error:  # it does not end
@@ -241,20 +250,6 @@ def _is_port_taken(running: Running, error: ServerDied | PortTaken) -> bool:
     except port_owner.ForeignListener:
         return True
     return False
-
-
-def _abandon(startup: Startup, port: int, before: int | None, quiet: bool) -> None:
-    """End a server whose port another process took, rename its log after that port, and warn unless quiet.
-
-    It waits until the GPU memory in use is near `before` bytes, 30 s at most.
-    """
-    running = startup.running
-    running.end_all()
-    with suppress(OSError):
-        running.log.rename(running.log.with_name(f"{running.log.stem}-port-{port}{running.log.suffix}"))
-    _wait_for_memory(before)
-    if not quiet:
-        progress.warn(f"port {port} was taken before {startup.launch.name} had it: another one is tried")
 
 
 def _stop(startup: Startup, quiet: bool, *error: Any) -> None:

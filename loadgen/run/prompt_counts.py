@@ -246,27 +246,16 @@ async def correct_counts(counts: WordCounts, count: Count, tokens: int) -> WordC
     corrected = replace(counts, per_word=per_word, overhead=measured - per_word * (len(long) + 1))
     if -added > max(_CUT_TOKENS, _CUT_SHARE * measured):
         between = tuple(rng.permutation(long[max(1, int(-added / 2 / counts.per_word)) :]).tolist())
-        await _refuse_cut((len(short) + 1, fewer), (len(long) + 1, measured), corrected, between, count)
+        if len(between) > len(short):  # it should have a count halfway between what they predict and this one
+            third = await count(_join_words(between))
+            off = abs(third - corrected.tokens(len(between) + 1))
+            if third == measured or off > _JUMP_SHARE * measured:
+                raise _explain_miscount((len(between) + 1, third), (len(long) + 1, measured))
+        if fewer == measured:  # it was truncated: a shorter one counts the same
+            raise _explain_miscount((len(short) + 1, fewer), (len(long) + 1, measured))
     if per_word < _LEAST_PER_WORD or corrected.count_words(tokens - corrected.overhead) > most:
         raise _explain_miscount((len(short) + 1, fewer), (len(long) + 1, measured))
     return corrected
-
-
-async def _refuse_cut(
-    fewer: Counted, more: Counted, line: WordCounts, between: tuple[str, ...], count: Count
-) -> None:
-    """Raise MeasureError if the server truncated the longer prompt: a shorter one counts the same.
-
-    `between` are the words of one that should have a count halfway between that of the longer one and the one
-    it should have had; the `line` is through both counts.
-    """
-    if len(between) + 1 > fewer[0]:
-        third = len(between) + 1, await count(_join_words(between))
-        off = abs(third[1] - line.tokens(third[0]))
-        if third[1] == more[1] or off > _JUMP_SHARE * more[1]:
-            raise _explain_miscount(third, more)
-    if fewer[1] == more[1]:
-        raise _explain_miscount(fewer, more)
 
 
 def _explain_miscount(fewer: Counted, more: Counted) -> MeasureError:
