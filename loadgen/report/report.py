@@ -103,7 +103,6 @@ def find_page_table(page: str, result: Result) -> Table | None:
 
 
 def _render_block(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield the result block's lines; a layout with percentiles of its own shows these and its latencies."""
     metrics, facts, layout = result.metrics, result.facts.block(), options.layout
     if layout.percentiles:
         metrics = compute_metrics(result.counted, replace(result.ask, metric_percentiles=layout.percentiles))

@@ -151,7 +151,6 @@ def render_block(figures: Figures, layout: Layout = _VLLM_0_32, named: Collectio
 
 
 def _choose_value(figures: Figures, row: BlockRow) -> tuple[float | str, str] | None:
-    """Choose the value a row prints, and its format; None if the row is left out."""
     value = figures.get(row.key)
     if row.text and isinstance(value, str | int | float):
         return str(value), ""

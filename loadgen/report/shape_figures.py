@@ -204,10 +204,7 @@ def find_sending_end_ns(records: Records, next_due_ns: int | None) -> int:
 def _measure_stage(
     window: StageWindow, each: PerRequest, due_ns: Int64, flown_ns: tuple[Int64, Int64]
 ) -> StageFigures:
-    """Compute a window's figures: of requests due in it, and of starts and ends (`flown_ns`, each sorted).
-
-    All times are in ns after the start.
-    """
+    """Compute a window's figures; times are in ns after the start, `flown_ns` sorted starts and ends."""
     name, begin_ns, end_ns = window
     part = (due_ns >= begin_ns) & (due_ns < end_ns)
     starts_ns, ends_ns = flown_ns

@@ -384,7 +384,6 @@ def _choose(
 
 
 def _name_settings(contest: Contest, name: str) -> str:
-    """Write in which flags a campaign's arm differs from others of its checkpoint; "" if there are none."""
     arms, row = contest.ask.campaign.arms, contest.rows[name]
     others = [arms.get(each.arm, {}) for each in contest.rows.values() if each.checkpoint == row.checkpoint]
     own, every = arms.get(row.arm, {}), {key: None for other in others for key in other}
@@ -461,7 +460,6 @@ def _list_changes(
 
 
 def _list_cautions(taken: Candidate) -> Iterator[str]:
-    """Yield that quality was not measured, or how far what is taken is from the reference, if by any."""
     kl = taken.divergence
     if kl is None and taken.quality is not None:
         why = taken.quality.why.get("kl", "no reason is known")

@@ -456,11 +456,7 @@ def measure_distance(values: Sequence[float]) -> float:
 def _list_marks(
     runs: Sequence[Reported], valid: Sequence[Reported], used: Sequence[Reported], reference: BaselineRuns
 ) -> Iterator[str]:
-    """Yield a row's marks, the gravest first.
-
-    They are: INVALID runs, differences from the baseline, short answers, the roofline, SUSPECT runs, failed
-    requests, impossible figures, the runs' own remarks, and runs that are in no pair.
-    """
+    """Yield a row's marks, the gravest first."""
     if bad := [run for run in runs if run.level == INVALID]:
         foreign = any(run.told_by != OURS for run in bad)
         why = f"{_name_doubts(bad)}{' (loadgen audit has the evidence)' if foreign else ''}"
@@ -514,10 +510,7 @@ def _name_doubts(runs: Sequence[Reported]) -> str:
 
 
 def _question_roofline(runs: Sequence[Reported]) -> Iterator[str]:
-    """Yield how many runs beat their ceiling, and how many are so slow that a fallback kernel is likely.
-
-    Each line has the evidence of its first run.
-    """
+    """Yield how many runs beat their ceiling, or are as slow as a fallback kernel, with one's evidence."""
     for kind, judge in (
         ("impossible", bound.explain_impossible),
         ("a fallback kernel is likely", bound.explain_fallback),

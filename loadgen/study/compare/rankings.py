@@ -136,7 +136,6 @@ def _format_ratio(line: Line | None, plain: Line | None, key: str) -> str:
 
 
 def _format_figure(line: Line, key: str) -> str:
-    """Write a figure of one run with its source's digits, up to seven characters; else with two decimals."""
     summary = line.summaries[key]
     return str(summary.mean) if summary.units == 1 and len(str(summary.mean)) < 8 else f"{summary.mean:.2f}"
 

@@ -56,7 +56,6 @@ def make_compared_section(comparison: ComparedLoad, number: int) -> Passage:
 
 
 def _make_statistics_table(comparison: ComparedLoad) -> Table:
-    """Make the table of ratio, p values and runs of each figure and row; without rows if there are none."""
     body: list[tuple[str, ...]] = []
     for figure, line in product(comparison.figures, comparison.lines):
         effect = line.effects.get(figure.key)

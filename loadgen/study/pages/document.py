@@ -151,7 +151,6 @@ def _select_drawn(reported: Sequence[Reported]) -> set[int]:
 
 
 def _make_subtitle(reported: Sequence[Reported]) -> tuple[str, ...]:
-    """Return the number of runs (of one its load), first engine and machine, and the first and last day."""
     if not reported:
         return ()
     parts = [f"{len(reported)} runs" if len(reported) != 1 else describe_load(reported[0].load)]

@@ -297,7 +297,6 @@ def _select_latencies(metrics: Metrics) -> Iterator[tuple[Figure, Distribution]]
 
 
 def _make_failure_card(reported: Reported) -> Iterator[Card]:
-    """Yield the card of the requests that failed, of all where their number is known."""
     failed, completed, run = reported.figure("failed"), reported.figure("completed"), reported.run
     if failed is None:
         return

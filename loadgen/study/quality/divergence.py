@@ -401,7 +401,6 @@ def judge_greedy(reference: ReferenceContents, candidate: ReferenceContents | No
 def _explain_unbelievable_pairs(
     pairs: PairedAnswers, texts: Mapping[str, Sequence[TextSegment]], backward: bool
 ) -> str:
-    """Explain which server's numbers cannot be log-probabilities; "" if all may be."""
     sampler, scorer = (REFERENCE, CANDIDATE)[:: -1 if backward else 1]
     parts = (
         (sampler, (answer.logprobs for answer in pairs.answers)),

@@ -233,7 +233,6 @@ class ProbabilityClient(ABC):
         return answer.with_ids(asked, found, most)
 
     def _version(self, path: str) -> str:
-        """Return a path of OpenAI's API as the server has it."""
         return f"{self.server.access.prefix}{path}{self.server.access.query}"
 
     async def _fetch(self, path: str, body: Mapping[str, Any], read: Callable[[bytes], T]) -> T:
