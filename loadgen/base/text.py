@@ -32,12 +32,13 @@ _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:inf
 
 
 def wrap_text(text: str, indent: str = "  ", width: int = WIDTH, break_words: bool = False) -> list[str]:
-    """Wrap a text at `width` columns, all lines but the first indented; [] for an empty text.
+    """Wrap a text at `width` columns, cleaned, all lines but the first indented; [] for an empty text.
 
     A longer word, a path say, stays whole; `break_words` breaks it, and any word at its hyphens.
     """
+    cleaned, breaks = clean_text(text), break_words
     return textwrap.wrap(
-        text, width, subsequent_indent=indent, break_on_hyphens=break_words, break_long_words=break_words
+        cleaned, width, subsequent_indent=indent, break_on_hyphens=breaks, break_long_words=breaks
     )
 
 

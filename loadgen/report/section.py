@@ -91,7 +91,7 @@ def make_sections(
     made = make_each(parts, broken)
     width = options.screen.width
     failed = {
-        name: [wrap_text(clean_text(f"section {name} failed: {why}; please report it"), width=width)]
+        name: [wrap_text(f"section {name} failed: {why}; please report it", width=width)]
         for name, why in broken
     }
     return {
@@ -106,7 +106,7 @@ def _lay_out(section: Section, result: Result, options: ReportOptions, tabled: b
     screen, lines = options.screen, (options.short and section.short) or section.lines
     marks = [mark._replace(phrase=clean_text(mark.phrase)) for mark in section.marks(result)]
     if section.wrapped or lines is not section.lines:
-        cut = [wrap_text(clean_text(line), width=screen.width) for line in lines(result, options)]
+        cut = [wrap_text(line, width=screen.width) for line in lines(result, options)]
     else:
         cut = [clean_text(line).split("\n") for line in lines(result, options)]
     tabled = tabled and (section.most_rows > 0 or not options.short)
