@@ -205,7 +205,7 @@ def test_a_shard_that_is_not_ready_in_time_measures_nothing(
                 time.sleep(0.01)
         return start_capture(job, transport)
 
-    monkeypatch.setattr("loadgen.run.firing.start_capture", late)
+    monkeypatch.setattr("loadgen.run.measurement.start_capture", late)
     with ScriptedServer(CountingApi(owner="vllm")) as server:
         # However long the machine takes, the instant is ahead once, and has passed when the process is ready.
         assert bench(server, f"{CLOSED} --start-at +2") in (1, 2)
