@@ -31,6 +31,7 @@ CONFIG: dict[str, Any] = {
     "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
 }
+TIED = {**CONFIG, "tie_word_embeddings": True}
 MIXTURE = {
     **CONFIG,
     "model_type": "qwen3_moe",
@@ -119,52 +120,39 @@ OTHERS: Tensors = {
 }
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_the_input_embedding_is_not_read_and_the_head_is(tmp_path: Path, shards: int) -> None:
-    place = checkpoint(tmp_path / "m", dense(), shards=shards)
-    assert stored.read_stored(place, shape()) == stored.Stored(
-        total_bytes=2 * (2 * TABLE + LAYERS * LAYER), dense_bytes=2 * (TABLE + LAYERS * LAYER), routed_bytes=0
-    )
+STORED = TABLE + LAYERS * LAYER  # without the input's embedding
+EXPERT_BYTES = 2 * LAYERS * EXPERTS * MLP
+MIXED_BYTES = 2 * (TABLE + LAYERS * (ATTENTION + EXPERTS * HIDDEN))
+PACKED: Tensors = {
+    "model.layers.0.mlp.up_proj.qweight": ("I32", [HIDDEN // 8, INNER]),
+    "model.layers.0.mlp.up_proj.qzeros": ("I32", [1, INNER // 8]),
+    "model.layers.0.mlp.up_proj.scales": ("BF16", [1, INNER]),
+    "model.layers.0.mlp.down_proj.weight_packed": ("U8", [HIDDEN, INNER // 2]),
+}
 
 
-def test_a_tied_embedding_counts_once_though_stored_twice(tmp_path: Path) -> None:
-    size = 2 * (TABLE + LAYERS * LAYER)
-    place = checkpoint(tmp_path / "m", dense())
-    assert stored.read_stored(place, shape(tie_word_embeddings=True)) == stored.Stored(size, size, 0)
-
-
-def test_types_count_as_they_are_stored(tmp_path: Path) -> None:
-    place = checkpoint(tmp_path / "m", dense("F8_E4M3"))
-    found = require(stored.read_stored(place, shape()))
-    assert found.dense_bytes == 2 * TABLE + LAYERS * LAYER
-
-
-def test_packed_integers_count_as_the_words_they_are_packed_in(tmp_path: Path) -> None:
-    packed: Tensors = {
-        "model.layers.0.mlp.up_proj.qweight": ("I32", [HIDDEN // 8, INNER]),
-        "model.layers.0.mlp.up_proj.qzeros": ("I32", [1, INNER // 8]),
-        "model.layers.0.mlp.up_proj.scales": ("BF16", [1, INNER]),
-        "model.layers.0.mlp.down_proj.weight_packed": ("U8", [HIDDEN, INNER // 2]),
-    }
-    found = stored.read_stored(checkpoint(tmp_path / "m", packed), shape())
-    assert found == stored.Stored(64 + 8 + 32 + 64, 64 + 8 + 32 + 64, 0)
-
-
-@pytest.mark.parametrize("stacked", [False, True], ids=["one by one", "stacked"])
-def test_routed_experts_are_apart_however_they_are_stored(tmp_path: Path, stacked: bool) -> None:
-    place = checkpoint(tmp_path / "m", mixture(stacked), MIXTURE)
-    found = require(stored.read_stored(place, shape(MIXTURE)))
-    assert found.routed_bytes == 2 * LAYERS * EXPERTS * MLP
-    assert found.dense_bytes == 2 * (TABLE + LAYERS * (ATTENTION + EXPERTS * HIDDEN))
-
-
-def test_what_sees_and_what_guesses_ahead_must_fit_and_is_not_read(tmp_path: Path) -> None:
-    plain = stored.read_stored(checkpoint(tmp_path / "a", dense()), shape())
-    found = stored.read_stored(checkpoint(tmp_path / "b", {**dense(), **OTHERS}), shape())
-    assert plain is not None
-    assert found is not None
-    assert found.dense_bytes == plain.dense_bytes
-    assert found.total_bytes == plain.total_bytes + 4 * 128
+@loop_over(
+    ("tensors", "config", "shards", "dense_bytes", "other_bytes", "routed_bytes"),
+    [
+        pytest.param(dense(), CONFIG, 1, 2 * STORED, 2 * TABLE, 0, id="the head is read, the input's not"),
+        pytest.param(dense(), CONFIG, 3, 2 * STORED, 2 * TABLE, 0, id="in three files"),
+        pytest.param(dense(), TIED, 1, 2 * STORED, 0, 0, id="a tied embedding counts once"),
+        pytest.param(dense("F8_E4M3"), CONFIG, 1, STORED + TABLE, 2 * TABLE, 0, id="types as stored"),
+        pytest.param(PACKED, CONFIG, 1, 64 + 8 + 32 + 64, 0, 0, id="packed integers as their words"),
+        pytest.param(mixture(False), MIXTURE, 1, MIXED_BYTES, 2 * TABLE, EXPERT_BYTES, id="one by one"),
+        pytest.param(mixture(True), MIXTURE, 1, MIXED_BYTES, 2 * TABLE, EXPERT_BYTES, id="experts stacked"),
+        pytest.param({**dense(), **OTHERS}, CONFIG, 1, 2 * STORED, 2 * TABLE + 4 * 128, 0,
+         id="what sees and what guesses ahead must fit and is not read"),
+    ],
+)  # fmt: skip
+def test_bytes_are_counted_as_they_are_stored(
+    tensors: Tensors, config: dict[str, Any], shards: int, dense_bytes: int, other_bytes: int,
+    routed_bytes: int, tmp_path: Path,
+) -> None:  # fmt: skip
+    """`other_bytes` must fit in memory and are not read for a token."""
+    place = checkpoint(tmp_path / "m", tensors, config, shards)
+    total_bytes = dense_bytes + other_bytes + routed_bytes
+    assert stored.read_stored(place, shape(config)) == stored.Stored(total_bytes, dense_bytes, routed_bytes)
 
 
 @pytest.mark.parametrize("config", [CONFIG, MIXTURE], ids=["dense", "mixture"])
@@ -307,9 +295,7 @@ def test_only_the_experts_of_gpt_oss_are_in_four_bits() -> None:
     assert found.dense_bytes == 2 * (part.dense + part.routers + part.embedding)
 
 
-def test_what_cannot_be_known_says_what_to_pass() -> None:
-    with pytest.raises(UsageError, match=r"the shape of tiny is unknown: pass --model-config"):
-        estimate_ceiling("tiny", find_machine("l4"))
+def test_a_scheme_that_nobody_knows_says_what_to_pass() -> None:
     with pytest.raises(UsageError, match=r"unknown bit width of quark"):
         estimate_ceiling("Qwen3-8B", find_machine("l4"), quantization="quark")
 
