@@ -24,6 +24,7 @@ from loadgen_servers.engine.messages import (
     reply_for,
     text_of,
 )
+from loadgen_servers.engine.request import Refusal
 
 RESPONSES = Path(__file__).parents[2] / "data" / "responses" / "vllm-0.32"
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -52,10 +53,12 @@ SAME_SHAPE = {
     ),
     "chat_stream": (CHAT, 1, 12, ResponseOptions(13, include_usage=True)),
     "si4_chat_stream": (CHAT, 4, 14, ResponseOptions(13, include_usage=True)),
+    "messages_stream": (anthropic_messages.PATH, 1, 8, ResponseOptions(19)),
 }
 WHOLE = {
     "completions_text_nostream": (COMPLETIONS, 8, ResponseOptions(9, stream=False)),
     "chat_nostream": (CHAT, 8, ResponseOptions(13, stream=False)),
+    "messages_nostream": (anthropic_messages.PATH, 8, ResponseOptions(19, stream=False)),
 }
 KINDS: dict[str, tuple[type[Dialect], Choice]] = {
     **{path: (Dialect, choice) for path, choice in CHOICES.items()},
@@ -83,10 +86,12 @@ def shape(value: Any, key: str = "") -> Any:
     return value
 
 
-def events(body: bytes) -> list[Any]:
-    parts = [part.removeprefix(b"data: ") for part in body.split(b"\n\n") if part]
-    assert parts[-1] == b"[DONE]"
-    return [shape(msgspec.json.decode(part)) for part in parts[:-1]]
+def events(body: bytes) -> list[tuple[bytes, Any]]:
+    """Names, which only some APIs have, and shapes."""
+    parts = [part.rpartition(b"data: ") for part in body.split(b"\n\n") if part]
+    return [
+        (name, data if data == b"[DONE]" else shape(msgspec.json.decode(data))) for name, _, data in parts
+    ]
 
 
 def unchunk(data: bytes) -> bytes:
@@ -108,7 +113,8 @@ def written(reply: Reply, tokens: int, reason: str = "length", cached: int | Non
 @loop_over("name", SAME_SHAPE)
 def test_a_stream_has_the_recorded_shape(name: str) -> None:
     path, interval, tokens, wanted = SAME_SHAPE[name]
-    body = unchunk(written(reply_for(dialect(path, interval), wanted), tokens))
+    cached = 0 if path == anthropic_messages.PATH else None
+    body = unchunk(written(reply_for(dialect(path, interval), wanted), tokens, cached=cached))
     assert events(body) == events((RESPONSES / f"{name}.txt").read_bytes())
 
 
@@ -117,11 +123,20 @@ def test_an_answer_not_streamed_has_the_recorded_shape(name: str) -> None:
     path, tokens, wanted = WHOLE[name]
     reply = reply_for(dialect(path), wanted)
     assert (reply.start(), reply.token(1)) == (b"", b"")
-    head, _, body = written(reply, tokens).partition(b"\r\n\r\n")
+    cached = 0 if path == anthropic_messages.PATH else None
+    head, _, body = written(reply, tokens, cached=cached).partition(b"\r\n\r\n")
     assert f"content-length: {len(body)}".encode() in head
     assert shape(msgspec.json.decode(body)) == shape(
         msgspec.json.decode((RESPONSES / f"{name}.txt").read_bytes())
     )
+
+
+def test_a_refusal_is_an_error_of_anthropics_api() -> None:
+    answer = anthropic_messages.refuse(Refusal("404 Not Found", "no such model", "NotFoundError", "model"))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 404 Not Found\r\n")
+    error = {"type": "NotFoundError", "message": "no such model"}
+    assert msgspec.json.decode(body) == {"type": "error", "error": error}
 
 
 @loop_over("path", KINDS)
