@@ -137,24 +137,32 @@ def test_with_an_opaque_tokenizer_config_or_flag_gives_the_size(tmp_path: Path) 
     assert find_vocabulary(str(directory), None, 10).allowed.tolist() == without(8, 2)
 
 
+NOT_HERE = "--tokenizer org/name not found here: neither a directory nor in the local Hugging Face cache"
+T30, M20, SMALLER = (
+    "t30/tokenizer.json",
+    "vocab_size 20 of m20/config.json",
+    "below the model's vocab_size 20",
+)
+
+
 @loop_over(
-    ("tokenizer", "model", "vocab_size", "expected"),
+    ("tokenizer", "model", "vocab_size", "expected", "source"),
     [
-        (None, None, None, DEFAULT),
-        (None, None, 3, [0, 1, 2]),
-        (None, None, 200_000, list(range(200_000))),
-        ("t30", None, None, without(30)),
-        (None, "m20", None, without(20)),
-        ("t30", "m20", None, without(20)),  # another model's tokenizer: the smaller vocabulary holds
-        ("t30", "m40", None, without(30)),
-        ("t30", None, 10, without(10)),
-        ("t30", None, 100, without(30)),
-        (None, "m20", 10, without(10)),
-        ("t30", "m20", 25, without(20)),
-        ("t30", "nothing here", None, without(30)),
-        ("org/name", "m20", None, without(20)),
-        ("org/name", None, 4, without(4)),
-        ("org/name", "org/other", None, DEFAULT),
+        (None, None, None, DEFAULT, "default ids 1000-4999"),
+        (None, None, 3, [0, 1, 2], "--vocab-size 3"),
+        (None, None, 200_000, list(range(200_000)), "--vocab-size 200000"),
+        ("t30", None, None, without(30), T30),
+        (None, "m20", None, without(20), M20),
+        ("t30", "m20", None, without(20), f"{T30}, {SMALLER}"),  # another model's: the smaller holds
+        ("t30", "m40", None, without(30), T30),
+        ("t30", None, 10, without(10), f"{T30}, below --vocab-size 10"),
+        ("t30", None, 100, without(30), T30),
+        (None, "m20", 10, without(10), f"{M20}, below --vocab-size 10"),
+        ("t30", "m20", 25, without(20), f"{T30}, {SMALLER}"),
+        ("t30", "nothing here", None, without(30), T30),
+        ("org/name", "m20", None, without(20), f"{M20}; {NOT_HERE}"),
+        ("org/name", None, 4, without(4), f"--vocab-size 4; {NOT_HERE}"),
+        ("org/name", "org/other", None, DEFAULT, f"default ids 1000-4999; {NOT_HERE}"),
     ],
 )
 def test_the_first_source_that_is_there_and_every_bound_that_is_known(
@@ -162,6 +170,7 @@ def test_the_first_source_that_is_there_and_every_bound_that_is_known(
     model: str | None,
     vocab_size: int | None,
     expected: list[int],
+    source: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -169,46 +178,8 @@ def test_the_first_source_that_is_there_and_every_bound_that_is_known(
     write(tmp_path / "t30", tokenizer=bpe(30, (30, True)))
     write(tmp_path / "m20", config={"vocab_size": 20})
     write(tmp_path / "m40", config={"vocab_size": 40})
-    assert find_vocabulary(tokenizer, model, vocab_size).allowed.tolist() == expected
-
-
-@loop_over(
-    ("tokenizer", "model", "vocab_size", "source"),
-    [
-        (None, None, None, "default ids 1000-4999"),
-        (None, None, 8, "--vocab-size 8"),
-        ("t", None, None, "t/tokenizer.json"),
-        ("t", None, 8, "t/tokenizer.json, below --vocab-size 8"),
-        ("t", "m", None, "t/tokenizer.json, below the model's vocab_size 20"),
-        (None, "m", None, "vocab_size 20 of m/config.json"),
-        (
-            "org/name",
-            None,
-            None,
-            "default ids 1000-4999; --tokenizer org/name not found here: "
-            "neither a directory nor in the local Hugging Face cache",
-        ),
-        (
-            "org/name",
-            "m",
-            None,
-            "vocab_size 20 of m/config.json; --tokenizer org/name not found here: "
-            "neither a directory nor in the local Hugging Face cache",
-        ),
-    ],
-)
-def test_the_source_says_where_the_ids_come_from(
-    tokenizer: str | None,
-    model: str | None,
-    vocab_size: int | None,
-    source: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "t", tokenizer=bpe(30))
-    write(tmp_path / "m", config={"vocab_size": 20})
-    assert find_vocabulary(tokenizer, model, vocab_size).source == source
+    found = find_vocabulary(tokenizer, model, vocab_size)
+    assert (found.allowed.tolist(), found.source) == (expected, source)
 
 
 @loop_over(

@@ -53,6 +53,7 @@ def test_the_same_seed_gives_the_same_plan_and_digest() -> None:
         pytest.param(made(Seed(8)), id="seed"),
         pytest.param(made(Seed(7, repeat=1)), id="repeat"),
         pytest.param(made(Seed(7, attempt=1)), id="attempt"),
+        pytest.param(made(Seed(-7)), id="sign"),
         pytest.param(made(name="q"), id="profile"),
     ],
 )
@@ -275,7 +276,7 @@ def test_chat_says_the_length_in_the_engines_own_word() -> None:
 
 
 def test_bodies_are_json_of_any_index_in_any_order() -> None:
-    of = made(range_ratio="0.5", num_prompts=30)
+    of = made(range_ratio="0.5", num_prompts=30, prefix_len=3)
     backwards = [of.body(i) for i in reversed(range(30))][::-1]
     assert backwards == [of.body(i) for i in range(30)]
     lens = np.array([len(json.loads(body)["prompt"]) for body in backwards])

@@ -108,37 +108,8 @@ def test_input_and_output_ranges_are_apart() -> None:
     assert np.unique(prompts.output_lens).tolist() == [100]
 
 
-def test_prompts_are_the_same_in_whichever_order_they_are_asked() -> None:
-    shape = PromptShape(8, 64, 16, 0.5, 0.5, prefix_len=3)
-    forwards = token_ids(shape)
-    one_way = [forwards.prompt(i) for i in range(8)]
-    backwards = token_ids(shape)
-    other_way = [backwards.prompt(i) for i in reversed(range(8))]
-    assert one_way == other_way[::-1]
-    assert [len(prompt) for prompt in one_way] == forwards.input_lens.tolist()
-
-
 def test_a_prompt_does_not_depend_on_how_many_there_are() -> None:
     assert token_ids(PromptShape(3, 50, 5)).prompt(2) == token_ids(PromptShape(300, 50, 5)).prompt(2)
-
-
-@loop_over(
-    "other",
-    [
-        RandomStream(8, "high-load"),
-        RandomStream(-7, "high-load"),
-        RandomStream(7, "low-load"),
-        RandomStream(7, ""),
-        RandomStream(7, "high-load", repeat=1),
-        RandomStream(7, "high-load", purpose="warmup"),
-    ],
-)
-def test_no_two_streams_share_a_first_block(other: RandomStream) -> None:
-    shape = PromptShape(200, 64, 1)
-    here, there = token_ids(shape), token_ids(shape, other)
-    blocks = {tuple(prompts.prompt(i)[:16]) for prompts in (here, there) for i in range(200)}
-    assert len(blocks) == 400
-    assert here.digest() != there.digest()
 
 
 def test_stream_names_that_run_together_are_still_two_streams() -> None:
