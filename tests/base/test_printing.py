@@ -35,7 +35,6 @@ from loadgen.base.printing import (
     print_text,
     refuse_without_result,
 )
-from loadgen.base.text import clean_text
 
 
 class Raw(io.RawIOBase):
@@ -238,10 +237,6 @@ def test_a_mark_is_its_first_occurrence_as_whole_words(
 ) -> None:
     assert Screen(ink=brackets).paint(lines, marks) == shown
     assert Screen().paint(lines, marks) == lines
-
-
-def test_a_servers_own_escapes_are_not_shown() -> None:
-    assert clean_text("\x1b[31mred") == "\ufffd[31mred"
 
 
 def on_a_terminal(columns: int, **environment: str) -> str:

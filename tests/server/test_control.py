@@ -86,12 +86,6 @@ def test_a_busy_server_is_asked_again(
     assert len(server.asked) == 3
 
 
-def test_a_server_that_is_gone_has_not_emptied_its_cache() -> None:
-    assert reset(f"http://127.0.0.1:{closed_port()}", VLLM).startswith(
-        "/reset_prefix_cache does not answer: "
-    )
-
-
 @contextlib.contextmanager
 def traced(engine: Engine, *answers: bytes) -> Iterator[ScriptedServer]:
     with ScriptedServer(one_by_one(*answers)) as server:
@@ -166,12 +160,6 @@ def test_a_trace_that_a_signal_ends_names_that_signal(
         assert str(trace) == f"/traces (incomplete: {reason} before it was written)"
 
 
-def test_a_server_that_is_gone_cannot_be_traced() -> None:
-    gone = ServerAddress(f"http://127.0.0.1:{closed_port()}")
-    with pytest.raises(MeasureError, match="server's log"), control.trace_server(gone, VLLM, "/traces"):
-        raise AssertionError("no trace, and nobody said so")
-
-
 @loop_over(
     ("engine", "answer", "info"),
     [
@@ -193,8 +181,12 @@ def test_an_older_server_says_how_it_runs_elsewhere() -> None:
     assert [path for _, path, _ in told(server)] == ["/server_info", "/get_server_info"]
 
 
-def test_a_server_that_is_gone_says_nothing() -> None:
-    assert control.read_server_info(ServerAddress(f"http://127.0.0.1:{closed_port()}"), VLLM) == {}
+def test_a_server_that_is_gone_does_and_says_nothing() -> None:
+    gone = ServerAddress(f"http://127.0.0.1:{closed_port()}")
+    assert control.read_server_info(gone, VLLM) == {}
+    assert control.reset_cache(gone, VLLM, 0.0).startswith("/reset_prefix_cache does not answer: ")
+    with pytest.raises(MeasureError, match="server's log"), control.trace_server(gone, VLLM, "/traces"):
+        raise AssertionError("no trace, and nobody said so")
 
 
 def ask(base_url: str, model: str | None = None, wait_s: float = 0.0, **headers: str) -> ServerInfo:

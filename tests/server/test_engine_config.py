@@ -243,9 +243,8 @@ def test_no_secret_of_the_flags_is_kept() -> None:
 
 
 def test_an_engines_own_sentences_are_kept_once() -> None:
-    slow, config = parse_log(log("vllm-0.15-nvfp4-fallback")).remarks
-    assert slow.startswith("Your GPU does not have native support for FP4 computation")
-    assert config.startswith("Using default MoE config. Performance might be sub-optimal!")
+    fell_back = parse_log(log("vllm-0.15-nvfp4-fallback"))
+    assert fell_back.fallbacks == fell_back.remarks
     forced, unoptimized = parse_log(log("vllm-0.6-awq")).remarks
     assert "so forcing awq" in forced
     assert unoptimized.startswith("awq quantization is not fully optimized yet")
@@ -443,12 +442,6 @@ def test_the_fields_word_is_shown_where_the_engine_runs_just_that(method: str, w
 )
 def test_a_kernel_that_fell_back_is_named(config: EngineConfig, fallbacks: tuple[str, ...]) -> None:
     assert config.fallbacks == fallbacks
-
-
-def test_an_engine_s_own_warning_names_its_fallback_once() -> None:
-    slow, untuned = parse_log(log("vllm-0.15-nvfp4-fallback")).fallbacks
-    assert slow.startswith("Your GPU does not have native support for FP4 computation")
-    assert untuned.startswith("Using default MoE config. Performance might be sub-optimal!")
 
 
 @loop_over(

@@ -237,24 +237,20 @@ def test_a_late_tail_is_judged_where_the_rate_changes(workload: dict[str, Any], 
 BODIES: dict[str, Any] = {"planned_input": UNKNOWN, "planned_output": UNKNOWN}
 
 
-def found(case: RunEvidence) -> set[str]:
-    return {finding.rule.code for finding in verdict.judge(case).findings}
-
-
 @pytest.mark.parametrize("ignore_eos", [True, False])
 def test_no_length_is_held_against_a_plan_that_has_none(ignore_eos: bool) -> None:
     other: dict[str, Any] = {"input_tokens": 4 * INPUT, "output_tokens": 5, "finish_reason": "stop"}
     lengths = {"answer-lengths", "early-ends", "prompt-lengths"}
     workload = {"ignore_eos": ignore_eos}
-    planned = found(run(changed(closed(), **other), workload, window=None))
-    unplanned = found(run(changed(closed(), **BODIES, **other), workload, window=None))
+    planned = names(run(changed(closed(), **other), workload, window=None))
+    unplanned = names(run(changed(closed(), **BODIES, **other), workload, window=None))
     assert len(planned & lengths) == 2
     assert not unplanned & lengths
 
 
 def test_some_without_a_plan_leave_the_others_compared() -> None:
     rows = changed(changed(closed(), input_tokens=INPUT + 20), 2, **BODIES, input_tokens=9 * INPUT)
-    assert "prompt-lengths" in found(run(rows, window=None))
+    assert "prompt-lengths" in names(run(rows, window=None))
 
 
 def test_without_usage_their_prompt_tokens_are_unknown_and_not_planned() -> None:
