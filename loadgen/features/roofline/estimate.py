@@ -54,13 +54,6 @@ def weigh_files(directory: Path, shape: Architecture, scheme: Scheme, kv_dtype: 
     )
 
 
-def weigh_gguf(files: list[Path], shape: Architecture, scheme: Scheme, kv_dtype: str) -> Weights:
-    """Weigh a GGUF model by the size of its files, as if every weight had the same number of bits."""
-    size = sum(path.stat().st_size for path in files)
-    measured = replace(scheme, bits=8 * size / shape.total, everything=True, assumed="")
-    return weigh_shape(shape, measured, kv_dtype).model_copy(update={"how": f"the size of {files[0]}"})
-
-
 def weigh_shape(shape: Architecture, scheme: Scheme, kv_dtype: str) -> Weights:
     """Weigh a model by its shape: parameters × bits, and 16 bits for embedding, head and routers.
 
@@ -349,8 +342,10 @@ def estimate_ceiling(
         gguf = [directory]
     elif directory is not None and not (directory / "config.json").is_file():
         gguf = sorted(directory.glob("*.gguf"))
-    if gguf:
-        read = weigh_gguf(gguf, shape, stored or Scheme("GGUF", 16.0), kv_dtype)
+    if gguf:  # weighed by the files' size, as if every weight had the same number of bits
+        bits = 8 * sum(path.stat().st_size for path in gguf) / shape.total
+        scheme = replace(stored or Scheme("GGUF", 16.0), bits=bits, everything=True, assumed="")
+        read = weigh_shape(shape, scheme, kv_dtype).model_copy(update={"how": f"the size of {gguf[0]}"})
     elif directory is not None:
         read = weigh_files(directory, shape, stored or Scheme(word, 16.0), kv_dtype)
     if read is None:

@@ -89,14 +89,6 @@ def choose_machine(hardware: str | None, bandwidth_gb_per_s: float | None) -> Ma
     )
 
 
-def find_recorded(key: str) -> tuple[Machine | None, str]:
-    """Return the machine whose key a result names, and ""; None and a message if the table lacks it."""
-    try:
-        return find_machine(key), ""
-    except UsageError as error:
-        return None, f"no roofline: {error}"
-
-
 def recognise_machine(gpu_name: str, memory_gib: float | None = None) -> Machine | None:
     """Recognize a machine by its GPU's name (NVML, nvidia-smi) or key; None if unknown.
 

@@ -469,7 +469,14 @@ def _list_marks(
     yield from _count_sentences(
         (comparability.explain_short_answers(run, reference.asked_output) for run in valid), len(valid)
     )
-    yield from _question_roofline(valid)
+    for kind, judge in (
+        ("impossible", bound.explain_impossible),
+        ("a fallback kernel is likely", bound.explain_fallback),
+    ):
+        verdicts = (judge(run.ceiling, run.figures, run.load) for run in valid if run.ceiling is not None)
+        if beyond := [*filter(None, verdicts)]:
+            one = ", for one" if len(beyond) > 1 else ""
+            yield f"{_format_share(len(beyond), len(valid))}{kind}{one}: {beyond[0]}"
     if suspect := [run for run in valid if run.level == SUSPECT]:
         yield f"{_format_share(len(suspect), len(runs))}{SUSPECT}: {_name_doubts(suspect)}"
     failed = [  # where no doubt of the run says so
@@ -507,18 +514,6 @@ def _format_share(count: int, of: int) -> str:
 
 def _name_doubts(runs: Sequence[Reported]) -> str:
     return ", ".join(dict.fromkeys(doubt for run in runs for doubt in run.doubts)) or "no doubt is listed"
-
-
-def _question_roofline(runs: Sequence[Reported]) -> Iterator[str]:
-    """Yield how many runs beat their ceiling, or are as slow as a fallback kernel, with one's evidence."""
-    for kind, judge in (
-        ("impossible", bound.explain_impossible),
-        ("a fallback kernel is likely", bound.explain_fallback),
-    ):
-        verdicts = (judge(run.ceiling, run.figures, run.load) for run in runs if run.ceiling is not None)
-        if failed := [*filter(None, verdicts)]:
-            one = ", for one" if len(failed) > 1 else ""
-            yield f"{_format_share(len(failed), len(runs))}{kind}{one}: {failed[0]}"
 
 
 BROKEN = "fast because broken?"

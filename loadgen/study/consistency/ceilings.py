@@ -54,8 +54,10 @@ class Hardware(msgspec.Struct, frozen=True):
         """Return this; without a machine, with that of a campaign's `key`, or with why it is unknown."""
         if self.machine is not None or key is None:
             return self
-        machine, unknown = machines.find_recorded(key)
-        return replace(self, machine=machine, unknown=unknown)
+        try:
+            return replace(self, machine=machines.find_machine(key))
+        except UsageError as error:
+            return replace(self, unknown=f"no roofline: {error}")
 
 
 @dataclass
