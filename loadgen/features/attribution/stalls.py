@@ -280,12 +280,6 @@ def _find_prompts(timeline: Timeline, records: Records, begins_row: Bool, excess
     tokens = (inputs - records.cached_tokens[rows].clip(0)).clip(1)  # 1 where they are not known
     each = longest = tokens
     wait_ns = first_ns - began_ns
-    total_ns = np.concatenate([[0], np.cumsum(excess_ns)])
-
-    def sum_excess() -> Int64:
-        within = total_ns[last + 1] - total_ns[first.clip(max=len(begin_ns))]
-        return np.where(first <= last, within, 0).astype(np.int64)
-
     if len(rows):
         last_ns = np.where(first <= last, np.append(excess_ns, 0)[last], 0)
         last = np.where(_mark_usual(tokens, wait_ns, last_ns, timeline.step_at(first_ns)), -1, last)
@@ -298,13 +292,15 @@ def _find_prompts(timeline: Timeline, records: Records, begins_row: Bool, excess
         tokens = np.where(within > 0, within, tokens)
         first_ns, wait_ns = first_ns[groups], np.maximum.reduceat(wait_ns, groups)
         first = _separate_prompts(first, last, tokens)
+    total_ns = np.concatenate([[0], np.cumsum(excess_ns)])
+    within_ns = total_ns[last + 1] - total_ns[first.clip(max=len(begin_ns))]
     order = np.argsort(longest, kind="stable")
     return _Prompts(
         longest[order],
         tokens[order],
         first[order],
         last[order],
-        sum_excess()[order],
+        np.where(first <= last, within_ns, 0).astype(np.int64)[order],
         first_ns[order],
         wait_ns[order],
         each_tokens=each,
