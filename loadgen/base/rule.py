@@ -106,16 +106,6 @@ def join_evidence(parts: Iterable[Evidence | None]) -> Evidence | None:
     return "; ".join(filter(None, parts)) or None
 
 
-def explain_finding(finding: Finding) -> list[str]:
-    """Format a finding's evidence, condition and remedy as lines, not yet wrapped."""
-    rule = finding.rule
-    return [
-        f"{rule.severity.word}: {rule.code}: {finding.evidence}",
-        f"  condition: {rule.condition}",
-        f"  remedy: {rule.remedy}",
-    ]
-
-
 def encode_finding(finding: Finding) -> dict[str, str]:
     """Encode a finding as the JSON object that results and audits store."""
     rule = finding.rule

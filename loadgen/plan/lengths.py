@@ -68,10 +68,12 @@ class LengthDistribution(msgspec.Struct, frozen=True):
     def _write_length(self, length: float) -> str:
         return f"{length:.0f}" if self.per == 1 else f"{length / self.per:.3g}"
 
-    def measure_kept(self) -> float:
-        """Estimate the share of draws that fall within the bounds."""
+    def check_kept(self) -> LengthDistribution:
+        """Return the distribution; raises ValueError if under 5 % of its draws lie within its bounds."""
         lens = self._draw_rounded(np.random.default_rng(0), _TRIED)
-        return float(((lens >= self.low) & (lens <= self.high)).mean())
+        if ((lens >= self.low) & (lens <= self.high)).mean() < _LEAST_KEPT:
+            raise ValueError(f"hardly anything lies from {self.low} to {self.high}: set min and max wider")
+        return self
 
     def _draw_rounded(self, rng: np.random.Generator, n: int) -> Int64:
         return np.rint(np.clip(self.sample(rng, n), -1, MOST_TOKENS + 1)).astype(np.int64)
@@ -126,7 +128,7 @@ def parse_lengths(text: str, flag: str, usual_mean: int) -> LengthDistribution:
         known = ", ".join((*_KINDS, "histogram:FILE"))
         raise UsageError(f"{where}{kind!r} is no distribution{suggest_name(kind, _KINDS)}: {known}")
     try:
-        return _check_kept(make(_read_parameters(rest, usual_mean)))
+        return make(_read_parameters(rest, usual_mean)).check_kept()
     except ValueError as error:
         raise UsageError(f"{where}{error}; {_EXAMPLE}") from None
 
@@ -139,7 +141,7 @@ def parse_pauses_ms(text: str, flag: str) -> LengthDistribution:
     kind, _, rest = text.partition(":")
     try:
         if kind in _KINDS:
-            return replace(_check_kept(_KINDS[kind](_read_parameters(rest, None, _MS))), per=_MS)
+            return replace(_KINDS[kind](_read_parameters(rest, None, _MS)).check_kept(), per=_MS)
         try:
             seconds = float(text)
         except ValueError:
@@ -150,13 +152,6 @@ def parse_pauses_ms(text: str, flag: str) -> LengthDistribution:
     except ValueError as error:
         raise UsageError(f"{flag} {quote_value(text)}: {error}; {_SECONDS_EXAMPLE}") from None
     return LengthDistribution(lambda _, n: np.full(n, float(pause_ms)), pause_ms, 0, MOST_TOKENS, _MS)
-
-
-def _check_kept(made: LengthDistribution) -> LengthDistribution:
-    """Return the distribution; raises ValueError if under 5 % of its draws lie within its bounds."""
-    if made.measure_kept() < _LEAST_KEPT:
-        raise ValueError(f"hardly anything lies from {made.low} to {made.high}: set min and max wider")
-    return made
 
 
 def _read_parameters(text: str, usual_mean: int | None, per: int = 1) -> LengthBounds:

@@ -292,7 +292,10 @@ def _list_unjudged(verdict: RunVerdict) -> Iterator[str]:
 def explain_doubts(verdict: RunVerdict) -> list[str]:
     """List every doubt found with evidence, condition and remedy; then what was not found or checked."""
     shown = [f"verdict: {state_verdict(verdict)}"]
-    shown += [line for finding in verdict.findings for line in rule.explain_finding(finding)]
+    for finding in verdict.findings:
+        doubt = finding.rule
+        shown.append(f"{doubt.severity.word}: {doubt.code}: {finding.evidence}")
+        shown += [f"  condition: {doubt.condition}", f"  remedy: {doubt.remedy}"]
     shown += _list_unjudged(verdict)
     absent = verdict.checked - len(verdict.findings)
     shown.append(f"checked and not found: {absent} of {len(DOUBTS)} doubts (docs/validity.md)")
