@@ -18,7 +18,7 @@ from benchmarks.simulated.dependence import PROCESSES, count_false_bounds
 from builders import made_runs
 from builders.loops import loop_over
 from builders.required import require
-from loadgen.base.arrays import Int64, sum_exactly
+from loadgen.base.arrays import sum_exactly
 from loadgen.figures import distribution, peaks
 from loadgen.figures.distribution import (
     Distribution,
@@ -185,19 +185,6 @@ def test_a_block_holds_so_many_messages_or_one_request(
 ) -> None:
     monkeypatch.setattr(record, "BLOCK", 10)
     assert spans_of(counts) == spans
-
-
-def test_the_messages_of_each_request_are_summed() -> None:
-    def row(index: int, *tokens: int) -> Record:
-        carried: Int64 = np.array(tokens, np.int64)
-        return Record(index, 0, 1, 1, 1, arrival_ns=carried * 0, tokens=carried)
-
-    assert Records.from_records([row(0), row(1, 2, 3), row(2), row(3, 4)]).sum_message_tokens().tolist() == [
-        0,
-        5,
-        0,
-        4,
-    ]
 
 
 @loop_over(

@@ -172,20 +172,13 @@ def test_goodput_counts_what_meets_every_objective_exactly_or_better(
 
 
 def test_token_counts_say_where_they_come_from() -> None:
+    uncounted = {"input_tokens": -1, "output_tokens": -1, "usage": False, "exact_tokens": False}
     run = measured(
         answer(0, at_ms=[1, 2], input_tokens=12),
-        answer(
-            2,
-            at_ms=[1, 2],
-            planned_input=9,
-            input_tokens=-1,
-            output_tokens=-1,
-            usage=False,
-            exact_tokens=False,
-        ),
+        answer(2, at_ms=[1, 2], tokens=[1, 3], planned_input=9, **uncounted),
     )
     assert (run.total_input_tokens, run.planned_inputs, run.unknown_inputs) == (21, 1, 0)
-    assert (run.total_output_tokens, run.counted_by_usage, run.exact_tokens) == (4, 1, 1)
+    assert (run.total_output_tokens, run.counted_by_usage, run.exact_tokens) == (6, 1, 1)
     unplanned = measured(answer(0, at_ms=[1], input_tokens=-1))
     assert (unplanned.total_input_tokens, unplanned.planned_inputs, unplanned.unknown_inputs) == (0, 0, 1)
 

@@ -77,33 +77,19 @@ def test_a_server_that_ignores_images_is_doubted(capsys: pytest.CaptureFixture[s
 @loop_over(
     ("status", "error"),
     [
-        (
-            400,
-            {"error": {"message": "qwen3 is not a multimodal model", "type": "BadRequestError", "code": 400}},
-        ),
-        (
-            400,
-            {
-                "object": "error",
-                "message": "Model only supports text input; received unsupported content type 'image_url'.",
-                "type": "BadRequestError",
-                "param": None,
-                "code": 400,
-            },
-        ),
-        (
-            500,
-            {
-                "error": {
-                    "code": 500,
-                    "message": "image input is not supported - hint: if this is unexpected, you may need to "
-                    "provide the mmproj",
-                    "type": "server_error",
-                }
-            },
-        ),
+        (400, {"error": {
+            "message": "qwen3 is not a multimodal model", "type": "BadRequestError", "code": 400,
+        }}),
+        (400, {
+            "object": "error", "type": "BadRequestError", "param": None, "code": 400,
+            "message": "Model only supports text input; received unsupported content type 'image_url'.",
+        }),
+        (500, {"error": {
+            "code": 500, "type": "server_error", "message":
+            "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj",
+        }}),
     ],
-)
+)  # fmt: skip
 def test_a_model_without_vision_is_one_line(
     status: int, error: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,20 +73,6 @@ def test_of_two_workers_all_is_summed() -> None:
     assert window.settled
 
 
-def test_two_recorded_workers_have_the_sum_of_their_counters() -> None:
-    files = ("vllm_loaded", "vllm_after_bench")
-    both = reconcile_roles([recorded("worker", name, name) for name in files])
-    for quantity, metric in (
-        ("prompt_tokens", "vllm:prompt_tokens_total"),
-        ("generation_tokens", "vllm:generation_tokens_total"),
-        ("finished", "vllm:request_success_total"),
-        ("prefix_queries", "vllm:prefix_cache_queries_total"),
-        ("prefix_hits", "vllm:prefix_cache_hits_total"),
-        ("preemptions", "vllm:num_preemptions_total"),
-    ):
-        assert getattr(both, quantity) == sum(add_up(name, metric) for name in files)
-
-
 def test_of_recorded_prefill_and_decode_each_counts_its_own() -> None:
     window = reconcile_roles(
         [recorded("prefill", "p", "sglang_loaded"), recorded("decode", "d", "sglang_after_bench")]

@@ -14,7 +14,7 @@ from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts
 from loadgen.features.roofline.estimate import add_ceiling
 from loadgen.features.roofline.roofline_settings import Flags
-from loadgen.features.routed.role_figures import divide_by_role, measure_balance
+from loadgen.features.routed.role_figures import measure_balance
 from loadgen.report import report, run_directory, run_writer
 from loadgen.report.run_directory import Result
 from loadgen.report.run_writer import encode_run
@@ -52,20 +52,6 @@ SERVERS = (
 def routed() -> Result:
     made = run(role_windows=SERVERS, ceiling=None)
     return Result(made.facts, made.records)
-
-
-def test_shares_are_of_the_work_of_a_role() -> None:
-    rows = divide_by_role(routed())
-    assert [row.work_share for row in rows] == [None, 1.0, 0.75, 0.25]
-    assert [row.cached_share for row in rows] == [None, 0.25, 0.25, 0.25]
-    assert sum(row.generation_tokens or 0 for row in rows if row.role == "decode") == 3520
-
-
-def test_balance_is_of_roles_with_several_servers() -> None:
-    tokens, requests = measure_balance(routed())
-    assert (tokens.role, tokens.quantity, tokens.servers) == ("decode", "generation_tokens", 2)
-    assert (tokens.most_over_mean, tokens.variation) == (1.5, 0.5)
-    assert (requests.quantity, requests.most_over_mean, requests.variation) == ("requests", 1.5, 0.5)
 
 
 def test_one_that_ended_has_no_balance_and_a_line_in_each_report() -> None:

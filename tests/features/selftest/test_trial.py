@@ -12,6 +12,7 @@ from loadgen.features.selftest.capacity import Sent, compare
 from loadgen.records.record import Record, Records
 from loadgen.transport.failure import Failure, FailureKind
 
+CUT = Failure(FailureKind.TRUNCATED, "x")
 US = 1000
 MS = 1000 * US
 
@@ -88,18 +89,19 @@ def test_streams_are_held_while_all_are_there_and_their_gaps_are_true(
     assert compare(found, logged((MS, wrote), (MS, wrote))).is_held(streams) is held
 
 
-def test_only_later_gaps_decide_whether_streams_are_held() -> None:
-    wrote = [20 * MS, 30 * MS, 40 * MS]
-    late_start = record(0, MS, [24 * MS, 30 * MS, 40 * MS])
-    assert compare(Records.from_records([late_start]), logged((MS, wrote))).is_held(1)
+WROTE_NS = [20 * MS, 30 * MS, 40 * MS]
 
 
-def test_a_failure_or_a_missing_message_is_not_held() -> None:
-    wrote = [20 * MS, 30 * MS, 40 * MS]
-    good, short = record(0, MS, wrote), record(1, MS, wrote[:2])
-    failed = record(1, MS, wrote, failure=Failure(FailureKind.TRUNCATED, "x"))
-    for other in (short, failed):
-        assert not compare(Records.from_records([good, other]), logged((MS, wrote), (MS, wrote))).is_held(1)
+@loop_over(
+    ("found", "held"),
+    [
+        ([record(0, MS, [24 * MS, 30 * MS, 40 * MS])], True),  # only later gaps decide
+        ([record(0, MS, WROTE_NS), record(1, MS, WROTE_NS[:2])], False),
+        ([record(0, MS, WROTE_NS), record(1, MS, WROTE_NS, failure=CUT)], False),
+    ],
+)
+def test_a_late_first_message_is_held_a_failure_or_a_missing_one_not(found: list[Record], held: bool) -> None:
+    assert compare(Records.from_records(found), logged(*[(MS, WROTE_NS)] * 2)).is_held(1) is held
 
 
 def test_nothing_seen_is_nothing_held() -> None:

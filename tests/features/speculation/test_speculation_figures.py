@@ -201,23 +201,27 @@ def test_a_server_not_known_to_speculate_has_no_part_and_a_length_of_1() -> None
 
 
 @pytest.mark.parametrize(
-    ("answers", "window", "mean", "why"),
+    ("answers", "facts", "source", "length", "why"),
     [
-        pytest.param([[1, 4, 4, 4]] * 2, counted(26, 12), 2.0, "holds several steps", id="interval"),
-        pytest.param([[1] * 40] * 2, counted(80, 50), 78 / 28, "a message of its own", id="one a token"),
-        pytest.param([[1] + [4] * 9] * 2, None, None, "carries 4 tokens or more", id="without counters"),
+        pytest.param([[1, 4, 4, 4]] * 2, {"window": counted(26, 12)}, "counters", 2.0, "holds several steps",
+         id="interval"),
+        pytest.param([[1] * 40] * 2, {"window": counted(80, 50)}, "counters", 78 / 28,
+         "a message of its own", id="one a token"),
+        pytest.param([[9]] * 2, {"window": counted(18, 4, drafts=4)}, "counters", 16 / 12,
+         "", id="answers in one message"),
+        pytest.param([[5]] * 2, {"window": ServerWindow(names="sglang", accept_length=2.25), "as_run": None},
+         "gauge", 2.25, "", id="a gauge of the server"),
+        pytest.param([[1] + [4] * 9] * 2, {}, "", None, "carries 4 tokens or more", id="without counters"),
     ],
 )  # fmt: skip
-def test_where_messages_are_not_steps_the_counters_mean_stands(
-    answers: list[list[int]], window: ServerWindow | None, mean: float | None, why: str
+def test_where_messages_are_not_steps_the_servers_mean_stands(
+    answers: list[list[int]], facts: dict[str, Any], source: str, length: float | None, why: str
 ) -> None:
-    got = require(measure_speculation(run(answers, window=window)))
-    assert got.step_ms is None
-    assert why in got.why["step_ms"]
-    refused = mean is None
-    assert (why in got.why.get("acceptance_length", "")) == refused
-    assert got.source == ("" if refused else "counters")
-    assert got.acceptance_length == (None if mean is None else RatioEstimate(mean))
+    got = require(measure_speculation(run(answers, **facts)))
+    assert (got.source, got.step_ms) == (source, None)
+    assert got.acceptance_length == (None if length is None else RatioEstimate(length))
+    assert why in got.why["step_ms"] != ""
+    assert (got.why.get("acceptance_length", "") != "") == (length is None)
 
 
 def test_a_server_that_counts_no_answers_has_its_mean_of_the_clients() -> None:
@@ -243,12 +247,6 @@ def test_steps_are_counted_where_the_tokens_of_each_are_not_known() -> None:
     assert "--continuous-usage" in got.why["histogram"]
 
 
-def test_answers_in_one_message_have_no_steps() -> None:
-    got = require(measure_speculation(run([[9]] * 2, window=counted(18, 4, drafts=4))))
-    assert (got.source, got.step_ms) == ("counters", None)
-    assert got.why["step_ms"]
-
-
 @pytest.mark.parametrize(
     ("reported", "steps"), [((-1, 6), 6), ((9, 6), 9), ((4, 6), 6)], ids=["llama.cpp", "vLLM", "few drafts"]
 )
@@ -260,12 +258,6 @@ def test_a_servers_count_of_each_request_splits_hidden_steps(reported: tuple[int
     assert require(got.acceptance_length).mean == 24 / (2 * steps)
     assert require(got.step_ms).mean == pytest.approx(3 * STEP_MS / steps)
     assert got.why.keys() == {"histogram", "by_position"}
-
-
-def test_without_counters_a_gauge_of_the_server_is_named() -> None:
-    window = ServerWindow(names="sglang", accept_length=2.25)
-    got = require(measure_speculation(run([[5]] * 2, window=window, as_run=None)))
-    assert (got.source, got.acceptance_length) == ("gauge", RatioEstimate(2.25))
 
 
 def test_sglangs_counter_of_steps_stands_before_its_gauge() -> None:
