@@ -17,7 +17,7 @@ from loadgen.figures import objectives
 from loadgen.plan import plan, profile, request_sources
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import ModelTarget, Seed
-from loadgen.settings.validation import ServerSettings, validate_table
+from loadgen.settings.validation import ServerSettings
 
 CONVERSATION = Path(__file__).parents[1] / "data" / "datasets" / "mlperf_edge_agentic_excerpt.jsonl"
 ANSWERS = 7  # in it
@@ -132,27 +132,6 @@ def test_a_file_says_what_server_it_wants(tmp_path: Path) -> None:
         environment={"A": "1"},
     )
     assert Profile.model_validate(json.loads(json.dumps(loaded.model_dump(mode="json")))) == loaded
-
-
-@loop_over(
-    ("base", "over", "both"),
-    [
-        ({"context_len": 5, "seed": 1}, {"seed": 0}, {"context_len": 5, "seed": 0}),
-        ({"prefix_caching": True}, {"prefix_caching": False}, {"prefix_caching": False}),
-        ({"arguments": ["--a"]}, {"arguments": ["--b", "1"]}, {"arguments": ["--b", "1"]}),
-        (
-            {"environment": {"A": "1", "B": "1"}},
-            {"environment": {"B": "2"}},
-            {"environment": {"A": "1", "B": "2"}},
-        ),
-        ({"quantization": "fp8"}, {}, {"quantization": "fp8"}),
-    ],
-)
-def test_settings_that_are_given_later_win(
-    base: dict[str, object], over: dict[str, object], both: dict[str, object]
-) -> None:
-    first, later, expected = (validate_table(ServerSettings, table, "") for table in (base, over, both))
-    assert first.merge_given(later) == expected
 
 
 def test_a_key_of_a_file_and_a_flag_over_it_are_told_apart(tmp_path: Path) -> None:

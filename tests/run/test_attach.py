@@ -84,18 +84,6 @@ def test_acknowledgements_are_saved_only_where_the_server_waits_for_none(
     assert at(server, stack, "--model", "m").root.delay_acks is delays
 
 
-@pytest.mark.parametrize(
-    ("words", "sent"), [([], "Bearer sk-1"), (["--header", "authorization=mine"], "mine")]
-)
-def test_the_key_goes_to_a_server_at_hand_unless_another_is_given(
-    words: list[str], sent: str, server: ScriptedServer, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
-    at(server, stack, *words)
-    lines = {line.lower() for asked in server.asked for line in asked.head.splitlines()}
-    assert {line for line in lines if line.startswith("authorization")} == {f"authorization: {sent}".lower()}
-
-
 @pytest.mark.whole
 @pytest.mark.parametrize("words", [[], ["--preset", "h20/qwen3-8b-fp8"]])
 def test_without_a_server_the_embedded_engine_starts_and_ends(
@@ -116,24 +104,6 @@ def test_without_a_server_the_embedded_engine_starts_and_ends(
 def test_the_embedded_engine_serves_by_the_name_that_is_asked_for(stack: ExitStack) -> None:
     session = attached(stack, "--preset", "instant", "--model", "dir/m", "--served-model-name", "n")
     assert session.served.model == "n"
-
-
-@pytest.mark.parametrize(
-    ("words", "error", "says"),
-    [
-        (["--model", "other"], LoadgenError, "vLLM does not serve 'other'; it serves m"),
-        (
-            ["--ready-check-timeout-sec", "-1"],
-            UsageError,
-            "argument --ready-check-timeout-sec: '-1': give a number from 0",
-        ),
-    ],
-)
-def test_what_cannot_be_meant_is_told(
-    words: list[str], error: type[LoadgenError], says: str, server: ScriptedServer, stack: ExitStack
-) -> None:
-    with pytest.raises(error, match=says):
-        at(server, stack, *words)
 
 
 def checkpoint_directory(path: Path) -> Path:
