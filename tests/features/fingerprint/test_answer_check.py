@@ -98,6 +98,8 @@ LOOPING = "answers are a few tokens repeated to the end"
 NOISY = f"12 of 12 answers are one token throughout, or no text, which NaN logits make: '{BANGS[:24]}'…"
 NOISY_BESIDE, NOISY_AS_WELL = (NOISY.replace(": '", f" (of the baseline's: {count}): '") for count in (0, 12))
 LOOPS = f"6 of 12 {LOOPING}: 'the the the the the the '…"
+CUT = tuple(replace(answer, text=" I", cut="late") for answer in of().answers)
+TWO_FAILED = tuple(replace(answer, failure="http-status: 500: \x1b[31mno") for answer in of().answers[:2])
 DIFFERENT = "answers not compared with BF16: "
 
 
@@ -136,25 +138,16 @@ DIFFERENT = "answers not compared with BF16: "
         pytest.param(of(*[SALAD] * 9), of(form=CHAT), [], id="a baseline that was asked otherwise"),
         pytest.param(make_empty_fingerprint("why not"), of(), [], id="nothing was asked"),
         pytest.param(of(*[LOOP] * 6), make_empty_fingerprint("why not"), [LOOPS], id="no baseline's answers"),
+        pytest.param(replace(of(), answers=CUT), of(), [], id="cut before its answer"),
+        pytest.param(replace(of(), answers=TWO_FAILED + of().answers[2:]), None,
+         ["2 of 12 prompts failed, the first with http-status: 500:  [31mno"],
+         id="failures, without what a terminal would obey"),
     ],
 )  # fmt: skip
 def test_what_is_broken_is_named_over_the_set_and_against_the_baseline(
     own: Fingerprint, baseline: Fingerprint | None, said: list[str]
 ) -> None:
     assert judge_answers(own, baseline) == said
-
-
-def test_failures_are_named_without_what_a_terminal_would_obey() -> None:
-    own = of()
-    answers = [replace(answer, failure="http-status: 500: \x1b[31mno") for answer in own.answers[:2]]
-    own = replace(own, answers=(*answers, *own.answers[2:]))
-    assert judge_answers(own) == ["2 of 12 prompts failed, the first with http-status: 500:  [31mno"]
-
-
-def test_what_was_cut_before_its_answer_is_not_held_against_it() -> None:
-    own = of()
-    cut = [replace(answer, text=" I", cut="late") for answer in own.answers]
-    assert judge_answers(replace(own, answers=tuple(cut)), own) == []
 
 
 @loop_over("index", range(len(PROMPTS)))
