@@ -144,18 +144,14 @@ def test_tokens_out_of_order_are_found_within_an_answer_only() -> None:
     assert BY_DOUBT["impossible-timestamps"].find(run(closed()[::-1])) is None
 
 
-@pytest.mark.parametrize(
+@loop_over_named(
     "case",
-    [
-        pytest.param(
-            run(calibration=measured(300, capacity_bounded=False)), id="the highest load tried held"
-        ),
-        pytest.param(run(calibration=measured(1, transport="httpx")), id="of the other transport"),
-        pytest.param(run(calibration=measured(300), client=client(workers=4)), id="of one worker, over four"),
-        pytest.param(
-            run(calibration=measured(1300, workers=4), client=client(workers=4)), id="of four workers"
-        ),
-    ],
+    {
+        "the highest load tried held": run(calibration=measured(300, capacity_bounded=False)),
+        "of the other transport": run(calibration=measured(1, transport="httpx")),
+        "of one worker, over four": run(calibration=measured(300), client=client(workers=4)),
+        "of four workers": run(calibration=measured(1300, workers=4), client=client(workers=4)),
+    },
 )
 def test_a_self_test_that_leaves_room_is_no_doubt(case: RunEvidence) -> None:
     assert names(case) == set()
