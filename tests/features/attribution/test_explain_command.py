@@ -247,32 +247,30 @@ def test_text_fits_80_columns_and_a_page_60_lines(found: Attribution) -> None:
     assert len(page(run).split("\n")) <= 60
 
 
-def test_our_own_engine_is_advised_what_it_has() -> None:
-    ours = Server(url="http://h/v1/completions", engine="loadgen engine", model="m")
-    text = page(made.run(made.NOTHING_KNOWN, server=ours))
-    assert "`loadgen engine --enable-per-request-metrics`" in " ".join(text.split())
-    assert "--receive-spans" not in text
+FEW = made.attribution([made.QUEUED] * 30, [made.STALLED] * 30, ("rtt", "spans"))
+RING = Client(transport="ring", cpu_s=1.0, wall_s=2.0)
+OURS = Server(url="http://h/v1/completions", engine="loadgen engine", model="m")
+NONE_CAME = SpanFacts(key="0" * 32, wall_offset_ns=0, received=True)
 
 
-def test_a_part_is_named_with_its_evidence_though_few_requests_had_that() -> None:
-    few = made.attribution([made.QUEUED] * 30, [made.STALLED] * 30, ("rtt", "spans"))
-    page_of_few = page(made.run(few))
-    assert "queue, prefill: the server's spans" in page_of_few
-    assert "the server's own times of each request" not in page_of_few
-    assert "decode step, others' prefill: what all streams do at one instant" in page_of_few
-
-
-def test_what_is_unknown_names_what_would_show_it() -> None:
-    assert UNKNOWN in page(made.run(made.NOTHING_KNOWN, window=None))
-
-
-def test_what_the_run_had_already_is_no_advice() -> None:
-    ring = Client(transport="ring", cpu_s=1.0, wall_s=2.0)
-    none_came = SpanFacts(key="0" * 32, wall_offset_ns=0, received=True)
-    text = page(made.run(made.NOTHING_KNOWN, client=ring, spans=none_came))
-    assert "--transport" not in text
-    assert "--receive-spans" not in text
-    assert "/metrics" not in text
+@loop_over(
+    ("run", "named", "not_named"),
+    [
+        pytest.param(made.run(made.NOTHING_KNOWN, window=None), [UNKNOWN], [], id="what would show it"),
+        pytest.param(made.run(made.NOTHING_KNOWN, client=RING, spans=NONE_CAME), [],
+         ["--transport", "--receive-spans", "/metrics"], id="nothing that the run had already"),
+        pytest.param(made.run(made.NOTHING_KNOWN, server=OURS),
+         ["`loadgen engine --enable-per-request-metrics`"], ["--receive-spans"], id="our own engine"),
+        pytest.param(made.run(FEW),
+         ["queue, prefill: the server's spans",
+          "decode step, others' prefill: what all streams do at one instant"],
+         ["the server's own times of each request"], id="evidence, though few requests had it"),
+    ],
+)  # fmt: skip
+def test_evidence_and_advice_are_of_the_run(run: Result, named: list[str], not_named: list[str]) -> None:
+    text = f"{page(run)}\n{' '.join(page(run).split())}"
+    assert [words for words in named if words not in text] == []
+    assert [words for words in not_named if words in text] == []
 
 
 def test_the_server_s_means_stand_where_no_request_has_its_own() -> None:
