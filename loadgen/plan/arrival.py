@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -14,9 +14,7 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import LEAST_RATE_PER_S, MOST_RATE_PER_S
 from loadgen.plan.profile import Profile
-
-if TYPE_CHECKING:
-    from loadgen.settings.load_schedule import Bursts, LoadSchedule, RampEnds
+from loadgen.settings.load_schedule import Bursts, LoadSchedule, RampEnds
 
 _LATEST_NS = 2**62  # 146 years: beyond it int64 sums with a clock reading could overflow
 

@@ -16,6 +16,7 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.engines.engine import Engine
 from loadgen.engines.refusals import Adaptation
+from loadgen.features.images import image_requests
 from loadgen.plan import prompt_texts
 from loadgen.plan.arrival import draw_offsets_ns, make_process
 from loadgen.plan.planned_requests import (
@@ -301,8 +302,6 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
     inputs = PlanInputs(profile, subject, seed, stream, dialect, profile.num_prompts)
     sourced, offsets_ns, schedule_notes = _make_schedule(inputs)
     if has_images(profile):
-        from loadgen.features.images import image_requests  # few runs send images
-
         sourced = image_requests.add_contents(sourced, inputs)
     made = sourced.requests
     turns = sourced.turns

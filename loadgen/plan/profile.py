@@ -23,7 +23,9 @@ from loadgen.base import parsing, untrusted
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import suggest_name
+from loadgen.plan.planned_requests import ConcurrencySteps
 from loadgen.settings.conflicts import check_conflicts, is_stepped, reads_data
+from loadgen.settings.load_schedule import Bursts, LoadSchedule, RampEnds, parse_bursts, parse_schedule
 from loadgen.settings.load_settings import (
     ARRIVALS,
     VLLM_PROMPTS,
@@ -34,10 +36,6 @@ from loadgen.settings.request_settings import SAMPLING
 from loadgen.settings.setting import SESSIONS, Conflict, Makes, Setting, list_rows
 from loadgen.settings.table import PROFILE_KEYS, ProfileKeys, list_profile_keys
 from loadgen.settings.validation import FLAGS, ServerSettings, explain_errors, validate_table
-
-if TYPE_CHECKING:
-    from loadgen.plan.planned_requests import ConcurrencySteps
-    from loadgen.settings.load_schedule import Bursts, LoadSchedule, RampEnds
 
 Rung = Annotated[int, Field(ge=1, le=parsing.MOST_TOKENS, strict=True)]
 _MOST_PROMPTS = 1_000_000  # where time is the limit; only their lengths exist before they are due
@@ -180,8 +178,6 @@ class Profile(FileKeys, ProfileKeys, extra="forbid", frozen=True, allow_inf_nan=
         """The parsed --schedule; None without one."""
         if not self.schedule:
             return None
-        from loadgen.settings.load_schedule import parse_schedule  # numpy; few loads change
-
         return parse_schedule(self.schedule)
 
     @property
@@ -190,8 +186,6 @@ class Profile(FileKeys, ProfileKeys, extra="forbid", frozen=True, allow_inf_nan=
         stages = self.stages if self.stepped else None
         if stages is None:
             return None
-        from loadgen.plan.planned_requests import ConcurrencySteps
-
         return ConcurrencySteps(*stages.list_steps())
 
     @property
@@ -199,8 +193,6 @@ class Profile(FileKeys, ProfileKeys, extra="forbid", frozen=True, allow_inf_nan=
         """The parsed --bursts; None without them."""
         if not self.bursts:
             return None
-        from loadgen.settings.load_schedule import parse_bursts
-
         return parse_bursts(self.bursts)
 
     @property
@@ -209,8 +201,6 @@ class Profile(FileKeys, ProfileKeys, extra="forbid", frozen=True, allow_inf_nan=
         begin, end = self.ramp_up_start_rps, self.ramp_up_end_rps
         if self.ramp_up_strategy is None or begin is None or end is None:
             return None
-        from loadgen.settings.load_schedule import RampEnds
-
         return RampEnds(begin, end, self.ramp_up_strategy == "exponential")
 
     @property
@@ -319,8 +309,6 @@ def _fill_schedule(keys: dict[str, Any]) -> None:
     """Fill in the keys that follow from a schedule: its duration and its highest concurrency."""
     if not keys.get("schedule"):
         return
-    from loadgen.settings.load_schedule import parse_schedule
-
     try:
         stages = parse_schedule(keys["schedule"])
     except (ValueError, TypeError, AttributeError):

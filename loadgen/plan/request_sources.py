@@ -10,7 +10,7 @@ import math
 import secrets
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -19,15 +19,13 @@ from msgspec.structs import replace
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
+from loadgen.base.json_lines import OpenedFile
 from loadgen.engines.engine import Engine
+from loadgen.plan import lengths
 from loadgen.plan.planned_requests import Cancellations, DataFacts, Requests, Turns
 from loadgen.plan.profile import Profile, list_shipped, read_toml
 from loadgen.settings.data_settings import FILE, RANDOM, SOURCES
 from loadgen.wire.openai import Dialect
-
-if TYPE_CHECKING:
-    from loadgen.base.json_lines import OpenedFile
-
 
 SEED_BITS = 32
 WORDS = "words"  # the form of prompts that are sized by the server's own count
@@ -244,16 +242,11 @@ def check_files(profile: Profile) -> None:
     dists = {way: (getattr(profile, f"{way}_dist"), getattr(profile, f"{way}_len")) for way in _DISTS}
     for way, (text, usual) in dists.items():
         if text:
-            from loadgen.plan import lengths  # few runs have any
-
             lengths.parse_lengths(text, f"--{way}-dist", usual)
     if profile.think_time:
-        from loadgen.plan import lengths
-
         lengths.parse_pauses_ms(profile.think_time, "--think-time")
 
 
 def _open_file(path: str, flag: str) -> OpenedFile:
-    from loadgen.base.json_lines import OpenedFile  # few runs read a file
 
     return OpenedFile(path, flag)

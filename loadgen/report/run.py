@@ -19,7 +19,7 @@ from loadgen.base.rule import Finding, encode_finding
 from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.objectives import ObjectiveEvidence
 from loadgen.plan.profile import Profile
-from loadgen.report import report, run_directory, run_writer
+from loadgen.report import report, request_rows, run_directory, run_writer
 from loadgen.report.run_directory import Result
 from loadgen.verdict.verdict import Level
 
@@ -130,8 +130,6 @@ class Run:
         Times are nanoseconds of CLOCK_MONOTONIC. Numbers are int64 (`tpot_ns`: float64), -1 where there is
         none; `ok` is bool, texts are object arrays.
         """
-        from loadgen.report import request_rows  # few callers ask for them
-
         return request_rows.list_arrays(self.result)
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -139,8 +137,6 @@ class Run:
 
         Raises LoadgenError without pandas: in the clone, .venv/bin/pip install '.[pandas]'.
         """
-        from loadgen.report import request_rows
-
         return request_rows.make_frame(self.result)
 
     def report(self, *, explain: bool = False, layout: str | None = None) -> str:

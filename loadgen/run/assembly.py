@@ -1,7 +1,4 @@
-"""Assembly: what a command's settings add to a run: who sends, to which servers, what is learned after.
-
-Each part is imported where a command gives one of its settings.
-"""
+"""Assembly: what a command's settings add to a run: who sends, to which servers, what is learned after."""
 
 from __future__ import annotations
 
@@ -15,11 +12,23 @@ from loadgen.base.errors import UsageError
 from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts
+from loadgen.features.data import export_plan, sent_texts
+from loadgen.features.fingerprint import greedy_prompts
+from loadgen.features.images import image_probe
+from loadgen.features.roofline import estimate
 from loadgen.features.roofline.roofline_settings import Flags
+from loadgen.features.routed import role_scrapers
+from loadgen.features.selftest import capacity
+from loadgen.features.sensors import power_urls
+from loadgen.features.shards import shard_sender
+from loadgen.features.shards.shard_sender import ShardSender
+from loadgen.features.telemetry import telemetry_sender
+from loadgen.fleet import cluster_session
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import has_images
 from loadgen.plan.request_sources import ModelTarget, WordCounts
 from loadgen.records.record import Records
+from loadgen.run import worker_count
 from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
 from loadgen.run.firing import Outcome, TransportOptions
@@ -38,38 +47,24 @@ def _has_telemetry(options: Options) -> bool:
 def check_options(options: Options) -> None:
     """Raise UsageError for options of a part that contradict each other, or need what is not installed."""
     if options.metrics_url:
-        from loadgen.features.routed import role_scrapers
-
         role_scrapers.check_options(options)
     if options.power_url and not options.observe:
         raise UsageError("--power-url samples power, and --no-observe samples nothing: leave out one")
     if _is_shard(options):
-        from loadgen.features.shards import shard_sender
-
         shard_sender.check_options(options)
     if (options.cluster, options.shards) != (None, None):
-        from loadgen.fleet import cluster_session
-
         cluster_session.check_options(options)
     if _has_telemetry(options):
-        from loadgen.features.telemetry import telemetry_sender
-
         telemetry_sender.check_options(options)
 
 
 def review_plan(options: Options, made: Plan, tokenizer: str | None) -> None:
     """Write a plan to a file, if asked to, and check what divides or accompanies it; raises UsageError."""
     if options.export_requests is not None:
-        from loadgen.features.data import export_plan
-
         export_plan.export_and_print(made, options.export_requests, tokenizer)
     if _is_shard(options):
-        from loadgen.features.shards import shard_sender
-
         shard_sender.check_divisible(made, options.share)
     if _has_telemetry(options):
-        from loadgen.features.telemetry import telemetry_sender
-
         telemetry_sender.check_headers(options, made)
 
 
@@ -81,17 +76,11 @@ def adjust_to_warmup(
     Raises MeasureError if the plan is not the one of --expect-plan.
     """
     if options.workers != 1:
-        from loadgen.run import worker_count
-
         sent = worker_count.adjust_to_warmup(options, made, sent, warmed, display)
     if options.selftest:
-        from loadgen.features.selftest import capacity
-
         with display.waiting("self-test of this client, against a null server", forks=True):
             capacity.measure_at_pace(made.profile, sent.transport, warmed, sent.workers)
     if options.expect_plan is not None:
-        from loadgen.features.shards import shard_sender
-
         shard_sender.check_digest(made, options.expect_plan)
     return sent
 
@@ -106,18 +95,12 @@ def begin_sender(options: Options, stack: ExitStack, interrupts: Interrupts) -> 
     What is started ends with `stack`. Raises UsageError and MeasureError.
     """
     if options.power_url:
-        from loadgen.features.sensors import power_urls
-
         power_urls.check_exporters(options)
     wrap = None
     places = None
     if _has_telemetry(options):
-        from loadgen.features.telemetry import telemetry_sender
-
         wrap = telemetry_sender.begin_telemetry(options, stack)
     if options.cluster is not None and not options.print_request:
-        from loadgen.fleet import cluster_session
-
         places = cluster_session.join_cluster(options, stack, interrupts)
 
     def make_sender(
@@ -127,8 +110,6 @@ def begin_sender(options: Options, stack: ExitStack, interrupts: Interrupts) -> 
         if places is not None:
             sender = cluster_session.ClusterSender(places, options, access, word_counts)
         elif _is_shard(options):
-            from loadgen.features.shards.shard_sender import ShardSender
-
             sender = ShardSender(options, interrupts)
         return sender if wrap is None else wrap(sender or PlanSender())
 
@@ -150,19 +131,13 @@ def list_steps(
     access, subject = server
     is_first = not options.share.number
     if has_images(made.profile) and is_first:
-        from loadgen.features.images import image_probe
-
         yield from image_probe.list_steps(access, made, outcome, display)
     if made.sends_recorded:
-        from loadgen.features.data import sent_texts
-
         yield from sent_texts.list_steps(subject, Path(options.run_dir or "runs"), made, outcome)
-    from loadgen.features.roofline import estimate
     from loadgen.features.selftest import kept_selftests
 
     yield "the last self-test", kept_selftests.add_calibration
     if options.fingerprint and is_first:
-        from loadgen.features.fingerprint import greedy_prompts
 
         def add_fingerprint(known: Facts) -> Facts:
             answers = greedy_prompts.take_fingerprint(server, learned, made, outcome, display)

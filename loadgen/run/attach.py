@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from loadgen.base import urls
 from loadgen.base.errors import NotReady, UsageError
 from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.base.structs import replace
+from loadgen.features.routed import role_scrapers
 from loadgen.host.environment import start_git
 from loadgen.plan.plan import list_api_headers
 from loadgen.plan.profile import Profile
-from loadgen.run import assembly, reached_server
+from loadgen.run import assembly, embedded_engine, reached_server
 from loadgen.run.command.credentials import collect_credentials
 from loadgen.run.command.options import Options, change_port, explain_no_server
 from loadgen.run.live_display import choose_display
@@ -23,9 +23,7 @@ from loadgen.run.session import Session
 from loadgen.server.exchange import ControlLoop, ServerAddress
 from loadgen.settings import request_settings
 from loadgen.settings.validation import FLAGS, ServerSettings, validate_table
-
-if TYPE_CHECKING:
-    from loadgen_servers.process.embedded import Embedded
+from loadgen_servers.process.embedded import Embedded, EngineFailed
 
 _EMBEDDED_WAIT_S = 10.0
 
@@ -49,8 +47,6 @@ def attach(
     session = _attach_server(options, asked, workload, stack, interrupts, begun)
     servers = session.servers
     if options.metrics_url and not options.share.number:  # the first shard scrapes for all
-        from loadgen.features.routed import role_scrapers
-
         servers = replace(servers, scrape_elsewhere=role_scrapers.find_scrapers(options, session.access))
     sender = make_sender(session.options, session.access, session.word_counts)
     return replace(session, read_commit=read_commit, servers=servers, sender=sender)
@@ -91,9 +87,6 @@ def _attach_server(
                 if not options.default_url:
                     raise
                 raise NotReady(error.summary, explain_no_server(base_url)) from None
-        from loadgen.run import embedded_engine  # where another server answers, it is not needed
-        from loadgen_servers.process.embedded import EngineFailed
-
         begun = begun or embedded_engine.begin_engine(options, stack)
         assert begun is not None
         with choose_display(options.quiet).waiting("starting the embedded engine"):

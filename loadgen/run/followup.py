@@ -18,7 +18,7 @@ from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Client, Facts
 from loadgen.figures.session_rows import list_early_places
 from loadgen.plan.plan import Plan
-from loadgen.report import report, run_directory, run_writer
+from loadgen.report import report, request_rows, run_directory, run_writer
 from loadgen.report.run_directory import Result
 from loadgen.run.command.options import Options
 from loadgen.run.firing import Outcome
@@ -155,8 +155,6 @@ def write_run(
             texts[log.name] = hide_secrets(secrets.conceal(content))
         errors = run_writer.save(run, directory, texts, broken)
         if options.save_requests:
-            from loadgen.report import request_rows  # few runs save them
-
             try:
                 request_rows.save(run, directory)
             except UsageError as error:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from loadgen.base import clock, signals
 from loadgen.facts.run_facts import Facts
+from loadgen.features.workers.workers import Workers
 from loadgen.plan.plan import Plan
 from loadgen.records import text_tokens
 from loadgen.run.command.progress import Display, Progress
@@ -66,8 +67,6 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing 
     if held is not None:
         options = replace(options, part=replace(part, start=held))
     if firing is None and options.workers > 1:
-        from loadgen.features.workers.workers import Workers  # few runs have several
-
         firing = Workers(plan, options, watch)
     if firing is None:
         job = make_job(plan, options, rules)

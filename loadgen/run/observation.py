@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts, Launched
+from loadgen.features.sensors.sampler import Sampler
 from loadgen.host import environment
 from loadgen.host.cpu_use import CpuWatch
+from loadgen.host.environment import ThrottlingState
+from loadgen.host.machine_state import MachineState
 from loadgen.run.command.progress import Display
 from loadgen.run.firing import Outcome
+from loadgen.server.control import Trace
 from loadgen.server.scraper import MetricsScraper
-
-if TYPE_CHECKING:
-    from loadgen.features.sensors.sampler import Sampler
-    from loadgen.host.environment import ThrottlingState
-    from loadgen.host.machine_state import MachineState
-    from loadgen.server.control import Trace
 
 
 class Local(msgspec.Struct, frozen=True):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import psutil
+
 from loadgen.base.errors import UsageError
-from loadgen.base.imports import importing
 from loadgen.base.secrecy import hide_url_secrets
 from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
@@ -22,13 +22,10 @@ from loadgen.run.live_display import choose_display
 from loadgen.run.observation import Local
 from loadgen.run.server_group import Replica, ServerGroup, check_alike, join_locals, join_served
 from loadgen.run.session import Session
+from loadgen.server import checkpoint
 from loadgen.server.control import ServerInfo, ServerProbe
 from loadgen.server.exchange import ControlLoop, ServerAddress
-
-if TYPE_CHECKING:
-    import psutil
-
-    from loadgen.server.checkpoint import Checkpoint
+from loadgen_servers.process import port_owner
 
 
 def make_address(options: Options, place: ApiPlace, auth: Credentials, loop: ControlLoop) -> ServerAddress:
@@ -58,8 +55,6 @@ def find_local(access: ServerAddress) -> Local | None:
     """
     if not is_this_machine(access.base_url):
         return None
-    from loadgen_servers.process import port_owner  # its psutil is of use on this machine only
-
     port = read_port(access.base_url)
     processes: list[psutil.Process] = []  # its first process, once searched for
 
@@ -106,11 +101,9 @@ def open_session(
         prefix=access.prefix,
         query=access.query,
     )
-    files: Checkpoint | None = None
+    files: checkpoint.Checkpoint | None = None
     here = local is not None and not served.engine.simulated
     if here and os.path.exists(os.path.expanduser(subject.model_root)):  # else it is a name
-        with importing():
-            from loadgen.server import checkpoint
         with suppress(UsageError):  # files that cannot be read do not stop the server
             files = checkpoint.read_checkpoint(subject.model_root)
     # Where nothing between it and us could wait for acknowledgements that it does not wait for: a gateway on

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -29,7 +29,8 @@ from loadgen.base.urls import is_loopback
 from loadgen.engines.engine import METRICS_PATH
 from loadgen.engines.refusals import Adaptation
 from loadgen.facts import run_facts
-from loadgen.facts.run_facts import Client, Facts, Server
+from loadgen.facts.run_facts import Cell, Client, Facts, Server
+from loadgen.features.sensors import sensor_discovery
 from loadgen.host import environment
 from loadgen.plan import plan
 from loadgen.plan.plan import Plan, count_repeated_prompts
@@ -39,13 +40,15 @@ from loadgen.records import text_tokens
 from loadgen.records.journal import JOURNAL, Journal
 from loadgen.records.record import Records
 from loadgen.records.text_tokens import TextTokenizer
-from loadgen.run import assembly, transport_choice
+from loadgen.report.run_directory import Result
+from loadgen.run import assembly, followup, prompt_counts, transport_choice, worker_count
 from loadgen.run.acceptance import Adapter, check_sendable
 from loadgen.run.command import progress
 from loadgen.run.command.credentials import collect_credentials
 from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
 from loadgen.run.firing import Outcome, PlanPart, TransportOptions, Watch
+from loadgen.run.followup import FinishedRun
 from loadgen.run.live_display import choose_display
 from loadgen.run.measurement import PlanSender, measure
 from loadgen.run.observation import Local, Observation, make_cpu_watch
@@ -53,6 +56,7 @@ from loadgen.run.server_group import ServerGroup
 from loadgen.run.stop_rules import make_stop_rules
 from loadgen.run.transport_choice import add_path
 from loadgen.server import control
+from loadgen.server.checkpoint import Checkpoint
 from loadgen.server.control import EMPTIED, ServerInfo
 from loadgen.server.exchange import ServerAddress
 from loadgen.server.prometheus import MetricLines
@@ -60,12 +64,6 @@ from loadgen.server.scraper import MetricsScraper
 from loadgen.settings.run_settings import SendOptions
 from loadgen.transport.capture_process import reap_ended
 from loadgen.transport.sending.job import Target
-
-if TYPE_CHECKING:
-    from loadgen.facts.run_facts import Cell
-    from loadgen.report.run_directory import Result
-    from loadgen.run.followup import FinishedRun
-    from loadgen.server.checkpoint import Checkpoint
 
 _LOG = logging.getLogger("loadgen")
 _FAILED_S = 10.0  # for a server that failed to end: SGLang's takes five seconds to notice itself
@@ -130,8 +128,6 @@ class Session(msgspec.Struct, frozen=True):
         It raises nothing for what cannot be written or made: that is among the errors. The journal is removed
         once it is written elsewhere; a signal waits for that, a second one does not.
         """
-        from loadgen.run import followup  # only a run that has ended needs it
-
         secrets, interrupts = self.access.secrets, self.interrupts
         return followup.write_run(
             run, directory, self.options, self.local, secrets, interrupts, explain, layout
@@ -194,11 +190,6 @@ class Session(msgspec.Struct, frozen=True):
                         outcome = measure(made, sent, watch)
                     else:
                         outcome = session.sender.send(made, sent, watch)
-                    # Raised inside pydantic's builder, a signal would become an error of its own.
-                    with signals.defer_stop(session.interrupts) as came, importing():
-                        from loadgen.run import followup
-                    if came:
-                        signals.stop(came[0])
                     known = session._mask(followup.add_outcome(known, outcome, journal.error, made))
                     journal.put_facts(known.encode())
                     journal.finish()
@@ -224,8 +215,6 @@ class Session(msgspec.Struct, frozen=True):
         """Return the session, with the server's count of words if prompts need it; raises MeasureError."""
         if not plan.is_counted_by_server(workload, self.subject):
             return self
-        from loadgen.run import prompt_counts  # no other run needs it
-
         known, limit = self.word_counts, self.context_limit
         return replace(
             self, subject=prompt_counts.add_word_counts(self.adapter, known, workload, seed, limit)
@@ -323,9 +312,6 @@ class Session(msgspec.Struct, frozen=True):
 
         The measurement is on disk, and nothing that fails costs more than its own part.
         """
-        from loadgen.report.run_directory import Result
-        from loadgen.run import followup
-
         access = self.access if self.observes else None
         steps: tuple[tuple[str, Callable[[Facts], Facts]], ...] = (
             *observed.list_steps(outcome, display, _import_results),
@@ -349,8 +335,6 @@ class Session(msgspec.Struct, frozen=True):
         known = self.local is not None or self.options.power_url
         if not (self.observes and known) or self.served.engine.simulated:
             return Observation()
-        from loadgen.features.sensors import sensor_discovery  # few runs have a server with sensors
-
         sensors = sensor_discovery.start_sensors(self.local, self.options, display)
         state = None if sensors is None else sensors.read_state(self.options.probe_memory)
         return Observation(sensors, state)
@@ -455,8 +439,6 @@ class Session(msgspec.Struct, frozen=True):
         )
         if options.workers == 1:
             return sent
-        from loadgen.run import worker_count  # few runs have several
-
         return worker_count.spread_over_workers(sent, made, options.workers)
 
     def _collect_facts(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,13 +11,11 @@ from loadgen.base.text import format_count
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
 from loadgen.records.record import Record
+from loadgen.run.command.options import Options
 from loadgen.run.command.progress import SentCounters
+from loadgen.run.saturation_rule import BegunRequest, SaturationRule
 from loadgen.settings.run_settings import DEAD, DRAIN_S, Tolerance
 from loadgen.transport.failure import NO_EVIDENCE, Failure, FailureKind
-
-if TYPE_CHECKING:
-    from loadgen.run.command.options import Options
-    from loadgen.run.saturation_rule import BegunRequest, SaturationRule
 
 
 class StopRules(msgspec.Struct):
@@ -145,7 +142,5 @@ def make_stop_rules(options: Options, plan: Plan | None = None) -> StopRules:
     )
     rules.sessions = plan is not None and plan.turns is not None
     if options.stop_when_saturated and plan is not None and has_one_rate(plan.profile) and not rules.sessions:
-        from loadgen.run.saturation_rule import SaturationRule  # few runs need it
-
         rules.saturation = SaturationRule(plan.profile.request_rate)
     return rules

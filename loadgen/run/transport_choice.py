@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.urls import find_proxy
+from loadgen.plan.plan import Plan
+from loadgen.run.command.options import Options
 from loadgen.transport import source_addresses
 from loadgen.transport.capture_process import DEFAULT_TRANSPORT, TRANSPORTS
 from loadgen.transport.sending.job import Target, TransportChoice
-
-if TYPE_CHECKING:
-    from loadgen.plan.plan import Plan
-    from loadgen.run.command.options import Options
 
 _AUTO = "auto"
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from loadgen.base.errors import UsageError
 from loadgen.base.text import format_count
 from loadgen.facts.calibration import HEADROOM, Calibration
+from loadgen.features.selftest.capacity import measure_one_worker
 from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.objectives import make_metric_options
 from loadgen.host.environment import count_usable_cpus
@@ -43,8 +44,6 @@ def adjust_to_warmup(
         return sent
 
     def calibrate() -> Calibration:
-        from loadgen.features.selftest.capacity import measure_one_worker  # once on a machine
-
         with display.waiting("self-test of one worker, once on this machine: --workers auto", forks=True):
             return measure_one_worker(made.profile, sent.transport, warmed)
 

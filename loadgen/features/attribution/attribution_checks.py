@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from loadgen.base.rule import Evidence, join_evidence, note, suspect
+from loadgen.features.attribution.attribution import Attribution, attribute_run
 from loadgen.features.attribution.parts import IMPAIRED, PARTS, ROWS
 from loadgen.verdict.arrival_checks import arrivals_not_tokens
 from loadgen.verdict.evidence import RunEvidence, has_tail, limit_doubts, percent
-
-if TYPE_CHECKING:
-    from loadgen.features.attribution.attribution import Attribution
 
 STALLED, NETWORK = 0.25, 0.2  # of the time beyond P99
 _LEAST = 0.05  # of it: a smaller share is no evidence to add to another doubt
@@ -23,7 +20,6 @@ def _divide_tail(run: RunEvidence) -> Attribution | None:
     if not has_tail(run.facts) or arrivals_not_tokens.find(run) is not None:
         return None
     # The figures of a Result, which the verdict is a part of.
-    from loadgen.features.attribution.attribution import attribute_run
 
     found = run.derive(attribute_run)
     return None if found.nothing_to_explain else found

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -27,10 +27,10 @@ from loadgen.plan import plan
 from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.records.record import Records
+from loadgen.report import run_directory
+from loadgen.report.run_directory import Result
 from loadgen.run.firing import Outcome
-
-if TYPE_CHECKING:
-    from loadgen.report.run_directory import Result
+from loadgen.verdict.evidence import reported_reuse
 
 CACHED = 0.05  # of the prompt tokens: below, no one asks what the prompts share
 _FIELDS = ("tools", "system", "instructions", "messages", "input", "prompt", "text", "input_ids")
@@ -62,8 +62,6 @@ def add_shared_texts(known: Facts, made: Plan, records: Records) -> Facts:
     Of sessions without branches the first turns are compared: a later one's history is known. Nothing is
     added of more than 128 MiB of prompts.
     """
-    from loadgen.verdict.evidence import reported_reuse
-
     by = reported_reuse(known, records).values()
     if not any(hits > CACHED * queries for hits, queries in by):
         return known
@@ -118,8 +116,6 @@ def add_earlier(known: Facts, subject: ModelTarget, runs_dir: Path, made: Plan, 
 
     Nothing is added where cached tokens are reported, since these show what a cache did.
     """
-    from loadgen.verdict.evidence import reported_reuse
-
     first = None if reported_reuse(known, records) else _find_first(known, runs_dir)
     if first is None:
         return known
@@ -135,8 +131,6 @@ def add_earlier(known: Facts, subject: ModelTarget, runs_dir: Path, made: Plan, 
 
 def _find_first(known: Facts, runs_dir: Path) -> Result | None:
     """Find the first run of these prompts on this server in the last day, of the latest 50 in a directory."""
-    from loadgen.report import run_directory
-
     kept = [*runs_dir.glob(f"*/{run_directory.RESULT}")]
     if runs_dir.parent.name == _UNFINISHED:
         kept += runs_dir.parent.parent.glob(f"*/*/{run_directory.RESULT}")

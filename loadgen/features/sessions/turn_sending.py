@@ -10,7 +10,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.errors import UsageError
@@ -21,14 +21,12 @@ from loadgen.records import decoded_stream
 from loadgen.records.decode import Decoder
 from loadgen.transport.capture import Capture, Counters
 from loadgen.transport.failure import CUT_SHORT, Failure, FailureKind
+from loadgen.transport.httpx_transport import Exchange, HttpxTransport  # few runs send with it
 from loadgen.transport.sending.job import SPIN_NS, Job, Listed
 from loadgen.transport.sending.sender import Sender
 from loadgen.transport.tcp_connection import Pool, Slot, State
 from loadgen.wire import sse
 from loadgen.wire.openai import REASONING_FIELDS, TOKEN, ChatChoice, Dialect, Message, read_written
-
-if TYPE_CHECKING:
-    from loadgen.transport.httpx_transport import Exchange, HttpxTransport  # few runs send with it
 
 # A connection that the server closed between two turns is opened again so long before the next one is due, or
 # three times as long as it took before: enough for a handshake far away, and shorter than idle ones are kept.

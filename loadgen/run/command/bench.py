@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loadgen.base import files
 from loadgen.base.errors import SIGNALLED, UsageError, decide_exit_code
@@ -26,7 +26,11 @@ from loadgen.plan import profile
 from loadgen.plan.model_files import NOT_HERE, locate_tokenizer
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
-from loadgen.run import assembly, transport_choice
+from loadgen.report import report, result_block, run_writer
+from loadgen.report.fail_conditions import check_fail_on, find_failing
+from loadgen.report.result_file import write_result
+from loadgen.report.run_directory import Result
+from loadgen.run import assembly, stop_rules, transport_choice
 from loadgen.run.attach import attach, collect_settings
 from loadgen.run.command import progress
 from loadgen.run.command.credentials import check_key_flags
@@ -37,10 +41,7 @@ from loadgen.settings import vllm_flags
 from loadgen.settings.conflicts import list_unheeded
 from loadgen.settings.setting import list_rows
 from loadgen.settings.table import PROFILE_KEYS
-
-if TYPE_CHECKING:
-    from loadgen.report.run_directory import Result
-    from loadgen_servers.process.embedded import Embedded
+from loadgen_servers.process.embedded import Embedded
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,8 +54,6 @@ def prepare(options: Options) -> list[Profile]:
     names, overrides = options.profiles, options.overrides
     profiles = [profile.load(name, overrides, flags=True) for name in names] or [profile.build(overrides)]
     if options.fail_on:
-        from loadgen.report.fail_conditions import check_fail_on  # few runs need it
-
         check_fail_on(options.fail_on, profiles)
     for workload in profiles:
         objectives.check_workload(workload)
@@ -62,12 +61,9 @@ def prepare(options: Options) -> list[Profile]:
             raise UsageError("--cancel-rate closes connections, and --http2 shares one: leave out --http2")
         if flags := list_unheeded(list_rows(*PROFILE_KEYS), workload.__dict__, overrides):
             _LOG.warning("no effect here: %s: the data set of this run has none of it", ", ".join(flags))
-        if options.stop_when_saturated:
-            from loadgen.run import stop_rules  # few runs need it
-
-            if not stop_rules.has_one_rate(workload):
-                why = "it judges an open loop of one --request-rate"
-                _LOG.warning("no effect here: --stop-when-saturated: %s", why)
+        if options.stop_when_saturated and not stop_rules.has_one_rate(workload):
+            why = "it judges an open loop of one --request-rate"
+            _LOG.warning("no effect here: --stop-when-saturated: %s", why)
         if workload.ladder is not None and options.repeat > 1:
             raise UsageError(
                 "--repeat does not apply to a ladder: its num_prompts sets the repeats of each length"
@@ -122,8 +118,6 @@ def run_once(
     run, directory = session.run(workload, seed)
     code = finish(session, run, directory)
     if session.options.json:
-        from loadgen.report import run_writer
-
         results.append(run_writer.encode_run(run, session.options.save_detailed))
     if code not in SIGNALLED:
         session.check_alive(failed=bool(run.records.failed))
@@ -160,8 +154,6 @@ def check_command(options: Options) -> None:
     """
     parse_metadata(options.metadata)
     if options.layout is not None:
-        from loadgen.report import result_block  # few runs name one
-
         result_block.find_layout(options.layout)
     if options.preset is not None and (options.base_url is not None or options.launching.wanted):
         raise UsageError(
@@ -210,9 +202,6 @@ def finish(session: Session, run: Result, directory: Path) -> int:
 
     A shard without requests counts as measured.
     """
-    from loadgen.report import report, run_writer
-    from loadgen.report.result_file import write_result
-
     options = session.options
     kept = session.keep(run, directory, options.explain, options.layout)
     shown = report.render_for_stdout(run, directory, options.explain, options.layout)
@@ -237,8 +226,6 @@ def finish(session: Session, run: Result, directory: Path) -> int:
         progress.warn(report.explain_unmeasured(run))
     failing = set[str]()
     if options.failing:
-        from loadgen.report.fail_conditions import find_failing  # few runs need it
-
         failing = find_failing(run, options.failing)
     return decide_exit_code(
         signal=signal,

@@ -22,7 +22,8 @@ from loadgen.settings.server_settings import KeyOptions
 from loadgen.settings.setting import list_rows
 from loadgen.study.compare import model
 from loadgen.study.compare_command import report_unread
-from loadgen.study.gate import gate_record, gate_report, gate_sides
+from loadgen.study.gate import gate_campaign, gate_record, gate_report, gate_sides
+from loadgen.study.gate.gate_campaign import PairJudge
 from loadgen.study.gate.gate_record import find_gate, list_choices, read_gate_record
 from loadgen.study.gate.gate_report import GateResult
 from loadgen.study.gate.gate_sides import ALLOWING
@@ -99,8 +100,6 @@ def main(argv: Sequence[str]) -> int:
     if len(given.places) > 2:
         raise UsageError("give two places, NEW and BASE; or one campaign")
     if len(given.places) == 1 and is_campaign_file(given.places[0]):
-        from loadgen.study.gate import gate_campaign  # few gates measure
-
         result, runs, signal = gate_campaign.measure_gate(given, metrics, argv)
         if signal:
             return signal
@@ -136,8 +135,6 @@ def judge_places(
         place = expand_path(given.places[0])
         directory = find_gate(place)
         if (record := read_gate_record(directory)) is not None:
-            from loadgen.study.gate.gate_campaign import PairJudge  # what it imports measures
-
             judge = PairJudge(directory, record, given.allow_other_state, str(place))
             if (result := judge.judge()) is None:
                 raise UsageError(f"{place} has no whole pair: resume it with --resume")

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import httpx
 import msgspec
@@ -26,14 +26,12 @@ from loadgen.features.fingerprint.greedy_prompts import GreedyApi
 from loadgen.plan import plan, profile, tokenizers
 from loadgen.plan.model_files import find_tokenizer, find_vocab_size
 from loadgen.plan.tokenizers import FullTokenizer
+from loadgen.run.session import Session
 from loadgen.server import exchange
 from loadgen.server.exchange import DENIED, ServerAddress
 from loadgen.study.quality import probability_answers
 from loadgen.study.quality.probability_answers import NoProbabilities, TextAnswer, TokenSequence
 from loadgen.study.quality.quality_record import SampledAnswer, TokenScores
-
-if TYPE_CHECKING:
-    from loadgen.run.session import Session
 
 _WAITS_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)  # before a request is sent again, all of which may be
 _ANSWER_S = 1800.0  # for a batch of prompts, behind others in the server's queue

@@ -35,6 +35,7 @@ from loadgen.run.attach import collect_settings
 from loadgen.run.command import progress
 from loadgen.run.command.bench import check, make_seed
 from loadgen.run.command.options import Options, bench_parser, parse
+from loadgen.run.launched_server import dry_run
 from loadgen.run.session import Session
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.series import point_runs
@@ -65,8 +66,6 @@ def main(argv: Sequence[str]) -> int:
         asked = asked.model_copy(update={"skip_tokenizer": True})
     refuse_without_result(options.json, {"--dry-run": options.launching.dry_run})
     if options.launching.dry_run:
-        from loadgen.run.launched_server import dry_run
-
         print_text(dry_run(options, asked), sys.stdout)
         return 0
     kind: type[Climb[Any, Any]] = LadderClimb if options.depth is None else DepthClimb

@@ -32,6 +32,7 @@ from loadgen.report.fail_conditions import check_fail_on, find_failing
 from loadgen.run.attach import collect_settings
 from loadgen.run.command.bench import check, make_seed
 from loadgen.run.command.options import Options, bench_parser, parse
+from loadgen.run.launched_server import dry_run
 from loadgen.settings.validation import ServerSettings
 from loadgen.study import load_table
 from loadgen.study.load_table import LoadRow
@@ -356,8 +357,6 @@ def make_request(options: Options, variation: Variation, build: Build) -> SweepR
     check(options)
     asked = collect_settings(options, workloads)
     if options.launching.wanted:
-        from loadgen.run.launched_server import dry_run  # few sweeps start servers
-
         for serve in {tuple(point.serve.items()): point.serve for point, _ in points}.values():
             dry_run(options, point_runs.overlay_settings(asked, serve))  # raises where it cannot be started
     return SweepRequest(name, options, variation, points, asked)

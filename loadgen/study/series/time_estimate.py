@@ -7,19 +7,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from loadgen.base.errors import UsageError
 from loadgen.facts.ceiling import Ceiling
+from loadgen.features.roofline import estimate, machines
 from loadgen.plan import request_sources
 from loadgen.plan.profile import Profile
+from loadgen.run import embedded_engine
 from loadgen.run.command.options import Options
+from loadgen.run.embedded_engine import PresetSteps
 from loadgen.settings import data_settings
-
-if TYPE_CHECKING:
-    from loadgen.run.embedded_engine import PresetSteps
 
 
 def estimate_at_best_s(options: Options, workload: Profile) -> float | None:
@@ -141,9 +140,6 @@ def _measure_distance(one: Profile, other: Profile) -> float:
 
 def _find_steps(options: Options) -> PresetSteps | Ceiling | None:
     """Return the preset's steps, else those of the model on the machine's roofline; None if it has none."""
-    from loadgen.features.roofline import estimate, machines  # no campaign without `hardware` needs them
-    from loadgen.run import embedded_engine
-
     if (of_preset := embedded_engine.find_preset_steps(options)) is not None:
         return of_preset
     if options.hardware is None or options.model is None:

@@ -30,6 +30,7 @@ from loadgen.run.attach import collect_settings
 from loadgen.run.command import bench
 from loadgen.run.command.credentials import DEFAULT_VARIABLE, NO_KEY, read_api_key
 from loadgen.run.command.options import Options, bench_parser, parse
+from loadgen.run.launched_server import dry_run
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.limit_record import LimitTable
 from loadgen.study.series.campaign import campaign_file
@@ -71,8 +72,6 @@ def show_program(options: Options, settings: ServerSettings, asks: bool) -> str:
 
     With `asks` the interpreter that it names is run to learn what is installed.
     """
-    from loadgen.run.launched_server import dry_run  # few commands start servers
-
     try:
         return dry_run(options, settings, asks)
     except UsageError as error:
