@@ -1,4 +1,4 @@
-"""Config patterns: where an engine's log, or its answer about itself, has a field of its configuration.
+"""Config patterns: the form of an engine's, which find a field in its log or its answer about itself.
 
 Of several matches the last counts for words, the largest for sizes: draft models and the other ranks of a
 group log theirs in the same words.

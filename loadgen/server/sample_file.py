@@ -83,7 +83,7 @@ def list_gauge_series(window: ServerWindow | None, began_ns: int) -> Iterator[Sa
 
 
 def save(samples: KeptSamples, path: Path) -> None:
-    """Write all series as columns of one file, whole or not at all; raises OSError.
+    """Write all series, one or more, as columns of one file, whole or not at all; raises OSError.
 
     Samples `start[i]` to `start[i + 1]` of `at_ns` and `value` are of `quantity[i]` in `where[i]`.
     """

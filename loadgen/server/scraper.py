@@ -197,7 +197,7 @@ class MetricsScraper:
                 await asyncio.sleep(max(0.0, due_s - now_s()))
 
     async def _scrape(self, client: httpx.AsyncClient, wanted: Container[str] | None = None) -> MetricLines:
-        """Scrape the wanted quantities once, five times a second at most, and note the answer's time."""
+        """Scrape these quantities, or all (then asked again if it fails); a failure is the lines' `error`."""
         async with self.throttle:
             # A sample is soon followed by the next; the scrapes before and after the run are the only ones.
             ask = exchange.ask_again if wanted is None else exchange.ask_server

@@ -110,7 +110,7 @@ def read_share(text: str, environ: Mapping[str, str] = os.environ) -> Share:
         rank = _read_rank(environ)
         if rank.of is None:
             raise ValueError(f"{rank} does not say how many shards there are: give auto/N")
-        return _check_share(rank.number, rank.of, str(rank))
+        return _make_share(rank.number, rank.of, str(rank))
     match = _SHARD.fullmatch(text)
     if match is None:
         raise ValueError(
@@ -118,11 +118,11 @@ def read_share(text: str, environ: Mapping[str, str] = os.environ) -> Share:
         )
     number, of = match.groups()
     if number is not None:
-        return _check_share(int(number), int(of), text)
+        return _make_share(int(number), int(of), text)
     rank = _read_rank(environ)
     if rank.of is not None and rank.of != int(of):
         raise ValueError(f"{text}: {rank}: give auto, or start {int(of)} processes")
-    return _check_share(rank.number, int(of), f"{text} with {rank}")
+    return _make_share(rank.number, int(of), f"{text} with {rank}")
 
 
 def _read_rank(environ: Mapping[str, str]) -> _Rank:
@@ -153,8 +153,8 @@ def _read_number(environ: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def _check_share(number: int, of: int, text: str) -> Share:
-    """Make the share; raises ValueError, which begins with `text`, if there is no such part."""
+def _make_share(number: int, of: int, text: str) -> Share:
+    """Make the share; raises ValueError, which begins with `text`, unless number is in [0, of)."""
     if not 1 <= of <= MOST_SHARDS:
         raise ValueError(f"{text}: there are from 1 to {MOST_SHARDS} shards")
     if number >= of:

@@ -1,4 +1,4 @@
-"""Verdict: the doubts by which a run is judged; the worst makes it VALID, SUSPECT or INVALID."""
+"""Verdict: the doubts by which a run is VALID, SUSPECT or INVALID, and their lines in the report."""
 
 from __future__ import annotations
 

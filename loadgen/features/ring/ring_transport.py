@@ -578,7 +578,7 @@ class _Ring:
     def _order_rows(
         self, sock: RingSocket, rows: Rows, sizes: Int64, span: tuple[int, int]
     ) -> tuple[Int64, Int64] | None:
-        """Order segments by `order_segments`; those after the span are kept for the next response."""
+        """Find arrivals by `order_segments`, None if one is missing; later rows are kept for the next."""
         if sock.begin_seq < 0:
             return None
         begin, end = span

@@ -101,7 +101,7 @@ class Processes(Sensor):
         self._pss = Reading()
 
     def read(self, pids: Sequence[int]) -> Reading:
-        """Read the processes' RSS now, and their PSS, at most every 5 s; ended processes count 0."""
+        """Read the processes' RSS, and PSS every 5 s at most; `missing` if one is not readable; ended: 0."""
         if not pids:
             return Reading(missing=("host memory: the server's processes are unknown",))
         began_ns = self._now_ns()

@@ -95,7 +95,7 @@ class Feed:
         self.end()
 
     def end(self) -> None:
-        """End what is under way; a thread that waits for its sink is left to itself."""
+        """End without giving the sink the rest; a thread that waits for its sink is left to itself."""
         self._over.set()
         if self._thread.is_alive() and not self._abandoned:
             self._abandoned = True

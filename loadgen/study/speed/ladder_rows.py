@@ -390,7 +390,7 @@ class BatchTest(msgspec.Struct, frozen=True):
 
     @property
     def workload(self) -> dict[str, Any]:
-        """The keys of a batch's workload; a context's name is that of its test: contexts are drawn by it."""
+        """The keys of a batch's workload; a context's are its test's, name too, but for an input of 1."""
         return {
             "name": f"pp{self.prompt}-tg{self.answer}-d{self.depth}-c{self.concurrency}",
             "input_len": 1 if self.is_context else self.prompt,  # an engine wants one after a context alone

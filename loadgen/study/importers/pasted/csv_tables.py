@@ -62,7 +62,7 @@ def _read_header(text: str) -> tuple[list[str], str]:
 
 
 def read_csv_table(text: str, path: Path) -> TableRows:
-    """Read a run for each row with figures; raises UsageError that names file and line."""
+    """Read a run for each row with figures from `path`'s text; raises UsageError with file and line."""
     titles, delimiter = _read_header(text)
     if {title.strip().lower() for title in titles} >= _LADDER:
         return _read_ladder(path)
