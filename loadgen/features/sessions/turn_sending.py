@@ -21,7 +21,7 @@ from loadgen.records import decoded_stream
 from loadgen.records.decode import Decoder
 from loadgen.transport.capture import Capture, Counters
 from loadgen.transport.failure import CUT_SHORT, Failure, FailureKind
-from loadgen.transport.httpx_transport import Exchange, HttpxTransport  # few runs send with it
+from loadgen.transport.httpx_transport import Exchange, HttpxTransport
 from loadgen.transport.sending.job import SPIN_NS, Job, Listed
 from loadgen.transport.sending.sender import Sender
 from loadgen.transport.tcp_connection import Pool, Slot, State
