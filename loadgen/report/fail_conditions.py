@@ -23,7 +23,7 @@ def find_failing(run: Result, asked: Collection[str]) -> set[str]:
 
 
 def check_fail_on(asked: Collection[str], workloads: Iterable[Profile]) -> None:
-    """Raise UsageError where `slo` is asked about and a workload has no objective, or is a ladder."""
+    """Raise UsageError for a ladder if anything is asked, and for `slo` without an objective."""
     for workload in workloads if asked else ():
         if workload.ladder is not None:
             raise UsageError("--fail-on judges runs under one load, and a ladder has many: leave it out")

@@ -165,6 +165,7 @@ def describe_more_figures(metrics: Metrics, reasoned: int = 0) -> Iterator[str]:
 
 
 def _describe_visible(metrics: Metrics, reasoned: int) -> str:
+    """Write the sentence of TTFVT, or that there is none; "" where it is TTFT."""
     ttft, ttfvt = metrics.ttft, metrics.ttfvt
     if not ttft.n or ttfvt == ttft:
         return ""

@@ -143,8 +143,7 @@ class Load(msgspec.Struct, frozen=True):
     def list_facts(self, limited: bool = False, shaped: bool = False) -> dict[str, Any]:
         """List the values that must be equal for two loads to be the same, by name; None: unknown.
 
-        For another client's run, `limited`: no concurrency means no limit; `shaped`: no shape means constant
-        load.
+        Of another client's run, `limited`: no concurrency is no limit; `shaped`: no shape is a constant load.
         """
         ours = self.settings is not None
         drawn = _DRAWN if self.is_drawn else None
@@ -263,10 +262,7 @@ def format_tokens(length: float | None) -> str:
 
 
 def find_asked_lengths(facts: Facts) -> tuple[int | None, int | None]:
-    """Return the requested tokens of a prompt, a range ratio aside, and of an answer.
-
-    None if they are drawn, or unequal in a file.
-    """
+    """Return the requested tokens of a prompt, a range aside, and of an answer; None if drawn or unequal."""
     data, profile = facts.data, facts.profile
     asked: list[int | None] = []
     for given, dist, lengths in (

@@ -65,8 +65,7 @@ def render_short(
 ) -> str:
     """Render the short report: headline lines, the block, and at most ten lines under it.
 
-    The verdict, failures, and tables of stages or classes may take more. Raises UsageError as
-    `render_report`.
+    Verdict, failures, and tables of stages or classes may take more. Raises UsageError as `render_report`.
     """
     options = ReportOptions(False, result_block.find_layout(layout), screen or Screen(), directory)
     sections = [section for section in SECTIONS if section.room]

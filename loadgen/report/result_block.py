@@ -151,6 +151,7 @@ def render_block(figures: Figures, layout: Layout = _VLLM_0_32, named: Collectio
 
 
 def _choose_value(figures: Figures, row: BlockRow) -> tuple[float | str, str] | None:
+    """Return a row's value and its format, or None if the row is left out."""
     value = figures.get(row.key)
     if row.text and isinstance(value, str | int | float):
         return str(value), ""
@@ -160,6 +161,7 @@ def _choose_value(figures: Figures, row: BlockRow) -> tuple[float | str, str] | 
 
 
 def _render_section(figures: Figures, layout: Layout, section: BlockSection) -> list[str]:
+    """Render the lines of a section; [] if its mean is not known."""
     name = f"{section.key}_ms" if section.unit == "ms" else section.key
     if figures.get(f"mean_{name}") is None:
         return []

@@ -142,8 +142,7 @@ class Run:
     def report(self, *, explain: bool = False, layout: str | None = None) -> str:
         """The whole report, as `loadgen report` prints it; `explain` adds each doubt's condition and remedy.
 
-        `layout` is the block's: vllm-0.32 (default) or sglang; raises LoadgenError on
-        another.
+        `layout` is the block's: vllm-0.32 (default) or sglang; raises LoadgenError on another.
         """
         return report.render_report(self.result, explain, layout)
 

@@ -203,6 +203,7 @@ def load(directory: Path) -> Result:
 
 
 def _read_facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
+    """Read a result's facts; raises UsageError for another version, ValueError for impossible ones."""
     try:
         facts = Facts.read_stored(ours)
     except OtherVersion as error:
@@ -214,6 +215,7 @@ def _read_facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
 
 
 def _recover(directory: Path) -> Result:
+    """Make the result of a journal's whole parts; raises UsageError if it ends before the first request."""
     path = directory / JOURNAL
     contents = journal.read_journal(path)
     if not contents.facts:

@@ -147,6 +147,7 @@ def name_data(facts: Facts) -> str:
 
 
 def _describe_rows(facts: Facts, why: bool = True) -> str:
+    """Describe the data: kind, file, rows sent and left out, these with the reasons if `why`."""
     data = facts.data
     parts = [data.kind]
     if data.file:
@@ -211,6 +212,7 @@ def _explain_lengths(dist: str, way: str, facts: Facts) -> str:
 
 
 def _list_server_lengths(facts: Facts, records: Records) -> Iterator[str]:
+    """Yield how long prompts are by the server's count, next to what was asked."""
     planned, counted = facts.data.input, LengthFacts.measure(records.input_tokens[records.ok])
     asked = planned.mean if planned is not None else facts.profile.prefix_len + facts.profile.input_len
     if counted is None:
@@ -352,7 +354,7 @@ def describe_rates(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _list_rates(result: Result) -> dict[str, float]:
-    """List the rates asked, due and sent by name, in requests or sessions per second; {} without times."""
+    """List rates asked, due and sent, of requests or sessions per second; {} of a closed loop or one send."""
     facts, records, profile = result.facts, result.records, result.facts.profile
     begun = records.sent if result.sessions is None else records.sent & result.sessions.begins
     due_s, sent_s = (
@@ -453,7 +455,7 @@ def describe_calibration(result: Result, options: ReportOptions) -> Iterator[str
 
 
 def explain_changing_load(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield lines on why a changing load has no steady state, and how it changes."""
+    """Yield a line on why there is no steady state, at most 150 characters long; nothing if there is one."""
     if isinstance(result.steady, Unsteady):
         yield cut_end(f"steady state: none: {result.steady.why}", _MOST_SHAPE)
 

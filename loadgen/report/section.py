@@ -101,6 +101,7 @@ def make_sections(
 
 
 def _lay_out(section: Section, result: Result, options: ReportOptions, tabled: bool) -> list[list[str]]:
+    """List a section's entries, wrapped and painted, its table first; [] if the run has none of it."""
     if not is_shown(section, result):
         return []
     screen, lines = options.screen, (options.short and section.short) or section.lines
@@ -118,6 +119,7 @@ def _lay_out(section: Section, result: Result, options: ReportOptions, tabled: b
 
 
 def _draw_table(section: Section, table: Table, options: ReportOptions) -> list[str]:
+    """Draw a table; in a short report one line takes the place of more than `most_rows` rows."""
     rows, width = len(table.body), options.screen.width
     if not options.short or rows <= section.most_rows:
         return clean_text(render_text_table(table, max(WIDTH, width))).splitlines()
@@ -125,7 +127,7 @@ def _draw_table(section: Section, table: Table, options: ReportOptions) -> list[
 
 
 def fit_lines(shown: Mapping[str, ShownSection], most: int, above: str) -> list[str]:
-    """List sections' lines in turn, those of rooms below ALWAYS while at most `most` lines follow `above`."""
+    """List sections' lines in order; of rooms below ALWAYS while at most `most` lines follow `above`."""
     under = list(shown.values())[list(shown).index(above) + 1 :]
     left = most - sum(len(part.lines) for part in under if part.room is Room.ALWAYS)
     chosen: dict[str, list[list[str]]] = {}

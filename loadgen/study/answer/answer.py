@@ -64,8 +64,7 @@ def make_answer(
     """Make the answer of compared runs and limits; None if there are not two checkpoints to choose from.
 
     Of runs outside a campaign there is none either, unless it is `wanted`, anything is asked, or a quality is
-    known.
-    Raises UsageError where files of scores are wrong.
+    known. Raises UsageError where files of scores are wrong.
     """
     every = [make_limit_contest(table, ask) for table in searches]
     every += [make_load_contest(table, ask) for table in tables]
@@ -118,7 +117,7 @@ def _read_scores(
 def _list_dominating(
     row: AnswerRow, rows: Sequence[AnswerRow], columns: Sequence[AnswerColumn], contests: Sequence[Contest]
 ) -> Iterator[str]:
-    """Yield the rows that are better in every objective that both have, beyond the intervals: two or more."""
+    """Yield the names of rows that are better, beyond intervals, in all of two or more shared objectives."""
     objectives = [column for column in columns if column.better is not None]
     for other in rows:
         if other is row:

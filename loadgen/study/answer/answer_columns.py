@@ -28,10 +28,7 @@ Reader = Callable[[Candidate, Candidate], Value | str]
 
 
 class AnswerColumn(msgspec.Struct, frozen=True):
-    """One column; `read` returns a candidate's value, else why there is none.
-
-    `baseline` is the candidate that the others are compared with.
-    """
+    """One column; `read(candidate, baseline)` returns the candidate's value, else why there is none."""
 
     key: str
     title: str
@@ -128,6 +125,7 @@ def _identify(run: Reported) -> Hashable:
 
 
 def _read_state(candidate: Candidate, baseline: Candidate) -> Value | str:
+    """Return in words how the machine's state differed from the baseline's; else why that is unknown."""
     if candidate is baseline:
         return Value(words="baseline", nominal=True)
     differences = list_differences(candidate, baseline)
@@ -192,7 +190,7 @@ COLUMNS = (
 
 
 def list_columns(contests: Sequence[Contest], candidates: Sequence[Candidate]) -> list[AnswerColumn]:
-    """List the columns that any candidate has: a speed a contest, COLUMNS, and a score a task."""
+    """List columns in which any value is not nominal: a speed a contest, COLUMNS, and a score a task."""
     speeds = [
         _make_speed_column(contest, number, len(contests) > 1) for number, contest in enumerate(contests, 1)
     ]
@@ -249,7 +247,7 @@ def write_times(speed: Effect) -> str:
 
 
 def write_lead(contest: Contest, times: str, other: str = "") -> str:
-    """Write "1.9 × as fast as BF16", of a search "1.9 × the users of BF16", without a name up to it."""
+    """Write "1.9 × as fast as BF16", of a search "1.9 × the users of BF16"; no name without `other`."""
     if contest.objectives:
         return f"{times} the {contest.label}" + (f" of {other}" if other else "")
     return f"{times} as fast" + (f" as {other}" if other else "")

@@ -131,6 +131,7 @@ def is_size(text: str) -> bool:
 
 
 def _read_amount(flag: str, value: Any, bounds: tuple[float, float]) -> float | None:
+    """Return a number within bounds, both included, or None if not given; raises UsageError."""
     if value is None:
         return None
     least, most = bounds
@@ -140,6 +141,7 @@ def _read_amount(flag: str, value: Any, bounds: tuple[float, float]) -> float | 
 
 
 def _read_files(given: Any) -> dict[str, str]:
+    """Read files of scores by checkpoint, from a table or CHECKPOINT=FILE entries; raises UsageError."""
     if isinstance(given, Mapping):
         return {str(name): str(file) for name, file in given.items()}
     files = {}
@@ -180,6 +182,7 @@ def read_scores(file: str) -> dict[str, Value]:
 
 
 def _find_score(metrics: Mapping[str, Any]) -> tuple[str, Value] | None:
+    """Find the first metric that is a number, with its 95 % interval (NaN: unknown); None without any."""
     for key, number in metrics.items():
         name, comma, chosen = key.partition(",")
         value = read_figure(number)

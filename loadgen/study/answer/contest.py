@@ -64,6 +64,7 @@ class Contest(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _families(self) -> dict[str, dict[str, Effect]]:
+        """The effect of each row of `speeds` on each other, in times as fast."""
         families: dict[str, dict[str, Effect]] = {}
         for name in self.speeds:
             others = [other for other in self.speeds if other != name]
@@ -216,16 +217,13 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A row of a contest, and of its first contest a row of the answer.
-
-    `scores` are those of lm-evaluation-harness, by task.
-    """
+    """A row of a contest, and of its first contest a row of the answer."""
 
     name: str
     runs: tuple[Reported, ...]  # not INVALID; of searches those at the highest load that passes, else all
     concurrency: float | None = None  # requests in flight in them; None: unknown
     price_per_hour: float | None = None
-    scores: Mapping[str, Value] = {}
+    scores: Mapping[str, Value] = {}  # of lm-evaluation-harness, by task
     # Of its speed against the baseline's, or why there is none; of a search none: batches and steps differ.
     split: Split | str | None = None
     reference: str = ""  # the arm or checkpoint that qualities are measured against; "": none

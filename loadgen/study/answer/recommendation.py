@@ -71,7 +71,7 @@ def _judge_fits(candidate: Candidate, asked: AnswerRequest) -> Judged | None:
 
 
 def _judge_objectives(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> Judged | None:
-    """Judge the objectives by each run; at a load that was searched for those of the search hold."""
+    """Judge the objectives asked for, None if none is; those of a search hold at the load that it found."""
     searched = set(contest.objectives)
     left = [objective for objective in asked.slo if str(objective) not in searched]
     if not left:
@@ -88,9 +88,9 @@ def _judge_objectives(candidate: Candidate, contest: Contest, asked: AnswerReque
 
 
 def _judge_objective(objective: Objective, candidate: Candidate) -> tuple[Standing, str, str]:
-    """Return a candidate's standing over the requests of its runs, the evidence, and what it would meet.
+    """Return a candidate's standing over the requests of its runs, the evidence, and what limit it meets.
 
-    By the bounds of its requests, else, where only figures are known, by those of its runs.
+    By the bounds of its requests, else, where only figures are known, of its runs; "" for an unknown limit.
     """
     name = f"{objective.metric} p{objective.percentile:g}"
     results = [run.run for run in candidate.runs if run.run is not None]
@@ -142,7 +142,7 @@ def judge_reported(
     known = [infinite if rank > 1 else value for rank, value in zip(ranks, nearest, strict=True)]
     slowest = max((value for value in known if value is not None), key=objective.measure_excess)
     bounds = _bound_percentile(objective, above, below, sent)
-    shown = _count_within(objective, named, sent, failed)
+    shown = _judge_counts(objective, named, sent, failed)
     if shown is Standing.NOT_SHOWN and bounds is not None and max(ranks) <= 1:
         slow, fast = bounds
         meets = slow is not None and objective.holds(slow)
@@ -201,7 +201,7 @@ def _bound_percentile(
     return ends[0], ends[1]
 
 
-def _count_within(
+def _judge_counts(
     objective: Objective,
     named: Sequence[Mapping[float, float]],
     sent: Sequence[float],
@@ -246,7 +246,7 @@ def _format(value: float) -> str:
 
 
 def _round(value: float, up: bool) -> float:
-    """Round a value above 0 to two digits."""
+    """Round a value above 0 to two digits, up or else down."""
     step = 10.0 ** (math.floor(math.log10(value)) - 1)
     steps = math.ceil(value / step - 1e-9) if up else math.floor(value / step + 1e-9)
     return float(f"{steps * step:.6g}")
@@ -384,6 +384,7 @@ def _choose(
 
 
 def _name_settings(contest: Contest, name: str) -> str:
+    """Write in brackets the flags by which a row differs from others of its checkpoint; "" if by none."""
     arms, row = contest.ask.campaign.arms, contest.rows[name]
     others = [arms.get(each.arm, {}) for each in contest.rows.values() if each.checkpoint == row.checkpoint]
     own, every = arms.get(row.arm, {}), {key: None for other in others for key in other}
@@ -460,6 +461,7 @@ def _list_changes(
 
 
 def _list_cautions(taken: Candidate) -> Iterator[str]:
+    """Yield what to know of a taken candidate's KL, where no limit was asked; nothing of the reference."""
     kl = taken.divergence
     if kl is None and taken.quality is not None:
         why = taken.quality.why.get("kl", "no reason is known")

@@ -50,7 +50,7 @@ def explain_state_differences(run: Reported, baseline: Reported) -> Evidence | N
 
 
 def list_run_differences(run: Reported, baseline: Reported) -> list[Difference]:
-    """List the differences before two runs, then settings that differ only at their ends; [] if unknown."""
+    """List how the machine's state differs before two runs, then settings only after them; [] if unknown."""
     if run.facts is None or baseline.facts is None:
         return []
     before, other_before = run.facts.state_before, baseline.facts.state_before
@@ -154,7 +154,7 @@ def explain_short_answers(run: Reported, otherwise: float | None) -> Evidence | 
 
 
 def explain_other_quantity(key: str, runs: Sequence[Reported], baseline: Sequence[Reported]) -> str:
-    """Write why a figure of two sides is not one quantity; "" if it is.
+    """Write why a figure of two sides is not one quantity; "" if it is, or a side has no run.
 
     Goodput is of other objectives; a percentile leaves out the requests that failed, which are beyond it; or
     the figure is of whole answers, whose lengths differ by over 1 %, and by more than they vary between runs.
@@ -220,7 +220,7 @@ def _differ_by_name(read: Callable[[Reported], Mapping[str, Any]]) -> Find[Pair]
 
 
 def list_one_servers(rows: Sequence[tuple[str, Sequence[Reported]]]) -> list[str]:
-    """List the rows of a campaign that one running server answered, as one model and to equal requests."""
+    """Write a sentence for rows of a campaign that one server answered, as one model, to equal requests."""
     same: dict[tuple[str, str, str], list[str]] = {}
     for name, runs in rows:
         for run in runs[:1]:
@@ -320,7 +320,7 @@ def _compare_settings(pair: Pair) -> Evidence | None:
 def _differ_in_answers(tolerance: float) -> Find[Pair]:
     """Make the check that mean output tokens differ by more than `tolerance` of the baseline's.
 
-    Of two draws of one load they are counted in those that each asked for.
+    Of two draws of one load it finds nothing either if tokens ÷ planned tokens differ by no more than that.
     """
     differ = _differ_in(lambda run: run.output_len, "{} tokens per answer", tolerance)
 
@@ -341,10 +341,7 @@ _much_shorter, _shorter = map(_differ_in_answers, (MUCH_SHORTER, LENGTH_TOLERANC
 
 
 def find_cached_share(run: Reported) -> float | None:
-    """Return the share of a run's prompt tokens that the server found in its cache, by its counters or usage.
-
-    None where neither reports it.
-    """
+    """Return the share of prompt tokens that a server had cached, by counters or usage; None if unknown."""
     window = None if run.facts is None else run.facts.own_window
     if window is not None and window.prefix_hits is not None and window.prefix_queries:
         return window.prefix_hits / window.prefix_queries
@@ -352,6 +349,7 @@ def find_cached_share(run: Reported) -> float | None:
 
 
 def _compare_caches(pair: Pair) -> Evidence | None:
+    """Write how two runs' cached shares differ, by over 5 points, if one has the doubt prefix-cache."""
     warm = [_CACHED in run.doubts for run in (pair.run, pair.baseline)]
     own, other = (find_cached_share(run) for run in (pair.run, pair.baseline))
     if not any(warm):
@@ -383,6 +381,7 @@ def _question_warmth(pair: Pair) -> Evidence | None:
 
 
 def _compare_formulas(pair: Pair) -> Evidence | None:
+    """Write how the formulas of speed differ, where a side has no output throughput to compare."""
     throughputs = [run.figure("output_throughput") for run in (pair.run, pair.baseline)]
     return _differ_in(lambda run: run.speed_formula, "speed = {}")(pair) if None in throughputs else None
 

@@ -188,6 +188,7 @@ def find_default_row(checkpoints: Mapping[str, str]) -> str:
 
 
 def _check_headline(key: str, runs: Sequence[Reported]) -> None:
+    """Raise UsageError for a headline that no run reports, or that does not rank speed; "" passes."""
     if not key:
         return
     if not any(read_figure(run, key) is not None for run in runs):
@@ -294,6 +295,7 @@ def _list_remarks(baseline: str, reference: BaselineRuns, rows: Sequence[Line]) 
 
 
 def _judge_loads(tables: Sequence[ComparedLoad]) -> list[ComparedLoad]:
+    """Return tables with each figure's effects judged together over all of them, and their answers marked."""
     rows = [line for table in tables for line in table.lines]
     effects = [dict(line.effects) for line in rows]
     for key in dict.fromkeys(key for row_effects in effects for key in row_effects):
@@ -447,7 +449,7 @@ def _question_repeats(runs: Sequence[Reported], figures: Sequence[ComparedFigure
 
 
 def measure_distance(values: Sequence[float]) -> float:
-    """Compute the largest of some values ÷ the least, to one decimal; 0 below two, and of a least of 0."""
+    """Compute the largest value ÷ the least, to one decimal; 0.0 where that is below 2, or the least is 0."""
     least, most = min(values, default=0.0), max(values, default=0.0)
     factor = round(most / least, 1) if least > 0 else 0.0
     return factor if factor >= FAR_APART else 0.0

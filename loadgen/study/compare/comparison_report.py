@@ -225,14 +225,14 @@ def make_passage(comparison: ComparedLoad, number: int) -> Passage:
         remarks=(
             *_list_legend(comparison),
             *comparison.remarks,
-            *_name_rows([(why, name) for why, names in shared.items() for name in names], comparison),
-            *_name_rows(marks, comparison),
+            *_prefix_names([(why, name) for why, names in shared.items() for name in names], comparison),
+            *_prefix_names(marks, comparison),
         ),
         more=() if turns is None else (Passage(TURNS_TITLE, table=turns),),
     )
 
 
-def _name_rows(about: Sequence[tuple[str, str]], comparison: ComparedLoad) -> Iterator[str]:
+def _prefix_names(about: Sequence[tuple[str, str]], comparison: ComparedLoad) -> Iterator[str]:
     """Yield each sentence once, after the names of its rows, or "all"; `about` has (sentence, name) pairs."""
     for sentence, of in group_by(dict.fromkeys(about), lambda pair: pair[0]).items():
         every = len(of) == len(comparison.lines) > 1
@@ -263,6 +263,7 @@ def _list_leads(comparison: ComparedLoad, shared: Collection[str]) -> Iterator[t
 
 
 def _make_table(comparison: ComparedLoad) -> Table:
+    """Make a table of a row a checkpoint: the headline figure first, then others, memory and energy."""
     judged = [figure for figure in comparison.figures if figure.key not in _MEASURED]
     judged.sort(key=lambda figure: figure.key != comparison.headline)
     figures = [*judged, *(figure for figure in comparison.figures if figure.key in _MEASURED)]
@@ -396,6 +397,7 @@ def encode_comparisons(comparisons: Sequence[ComparedLoad]) -> dict[str, Any]:
 
 
 def _make_csv_rows(comparison: ComparedLoad, line: Line) -> Iterator[dict[str, Any]]:
+    """Yield the cells of each figure of a row; without any figure one whose key is ""."""
     split: dict[str, float | None] = {}
     for part in _PARTS:
         split |= list_interval_cells(f"split_{part}", getattr(line.split, part, None))

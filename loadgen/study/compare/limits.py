@@ -116,9 +116,10 @@ def compare_limits(limits: Sequence[StoredLimit], ask: ComparisonOptions) -> lis
 
 
 def _identify_kind(limit: StoredLimit) -> Kind:
-    """Return a search's axis, objectives, and profile of a campaign, lengths, shape and machine in words.
+    """Return a search's axis, sorted objectives, and its first run's load and machine in words ("" if none).
 
-    Lengths are those asked for, else as counted to three digits: a server may count a token or two more.
+    The load is a campaign's profile, lengths and shape. Lengths are those asked for, else as counted to three
+    digits: a server may count a token or two more.
     """
     about = ""
     for run in limit.runs[:1]:
@@ -220,6 +221,7 @@ def _get_repeat(limit: StoredLimit) -> int | None:
 def _judge_intervals(
     row: Sequence[StoredLimit], baseline: Sequence[StoredLimit], ask: ComparisonOptions
 ) -> Effect:
+    """Judge limits by their own intervals; no verdict where one has an open end, or without scipy."""
     pair = [estimate for side in (row, baseline) if (estimate := summarise_limits(side)) is not None]
     ratio = math.nan if pair[0].value is None or pair[1].value is None else pair[0].value / pair[1].value
     bare = Effect(Decision.NONE, ratio, units=1, higher_is_faster=True)
@@ -238,7 +240,7 @@ def _judge_intervals(
 
 
 def restore_cause(judged: Effect, before: Effect) -> Effect:
-    """Return an effect judged by the searches' own intervals with that as its reason; any other unchanged.
+    """Return an effect of the searches' own intervals with that as `why`, and 1 unit; any other unchanged.
 
     `before` is the effect as it was before all rows were judged together.
     """
@@ -325,6 +327,7 @@ def encode_limits(tables: Sequence[ComparedLimits]) -> list[dict[str, Any]]:
 
 
 def _list_cells(row: LimitRow) -> tuple[str, ...]:
+    """List a row's name, limit, interval, number of searches that found a limit, ratio and verdict."""
     limit, ends = row.limit, "-"
     if limit is not None and limit.low is not None and limit.high is not None:
         ends = f"{limit_record.format_load(limit.low)} to {limit_record.format_load(limit.high)}"

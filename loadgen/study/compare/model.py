@@ -105,7 +105,7 @@ class ComparisonOptions(msgspec.Struct, frozen=True):
 
     @property
     def kl_margin(self) -> float:
-        """The KL (nats a token) within which two distributions are one: the campaign's, else the usual."""
+        """The KL (nats a token) within which two distributions are one: the campaign's, else 0.01."""
         return self.campaign.kl_margin or quality_record.MARGIN
 
     @property

@@ -83,11 +83,11 @@ def fit_in_blocks(
     fitted = squares @ terms.T @ logs
     left, freedom = logs - terms @ fitted, len(logs) - 3.0
     variance = float((left**2).sum()) / freedom * squares[1, 1]
-    return float(fitted[1]), math.sqrt(variance) * _widen(left, side), freedom
+    return float(fitted[1]), math.sqrt(variance) * _measure_widening(left, side), freedom
 
 
-def _widen(left: Float64, side: Float64) -> float:
-    """Compute by how many times the error is larger than that of independent residuals."""
+def _measure_widening(left: Float64, side: Float64) -> float:
+    """Compute by how many times, 1 or more, alike neighbours among the residuals `left` enlarge the error."""
     n, squares = len(left), float((left**2).sum())
     if not squares > 0:
         return 1.0

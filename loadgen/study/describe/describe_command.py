@@ -107,6 +107,7 @@ def main(argv: Sequence[str]) -> int:
 def _describe_files(
     asked: dict[str, Any], values: dict[str, Any], options: dict[str, Any]
 ) -> tuple[list[DescribedLoad], Fidelity | None]:
+    """Measure FILE, and AGAINST if given, with how far FILE is from it, else None; raises UsageError."""
     files = [(asked.get("file"), values)]
     if "against" in asked:
         same = {name: value for name, value in values.items() if name != "trace_format"}
@@ -234,14 +235,15 @@ def read_load(file: str | None, values: dict[str, Any], options: dict[str, Any])
         form, rows = read_trace(form, path, (None, None), RandomStream(seed))
         return make_load_columns(rows, f"{_shorten(path)}, {form}")
     made = make_data_plan(values, options)
-    return _describe_plan(made, options.get("tokenizer"))
+    return _collect_columns(made, options.get("tokenizer"))
 
 
 def _shorten(path: str) -> str:
     return PurePath(path).name or path
 
 
-def _describe_plan(made: Plan, tokenizer: str | None) -> LoadColumns:
+def _collect_columns(made: Plan, tokenizer: str | None) -> LoadColumns:
+    """Collect the columns of a plan; lengths are estimated of texts without a tokenizer, as a note says."""
     count = len(made)
     lens, starts, blocks = made.requests.input_lens[:count].copy(), array("q", [0]), []
     estimated = False

@@ -77,6 +77,7 @@ def _plot_arrivals(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
 
 
 def _plot_shares(key: str, title: str, unit: str, samples: Sequence[tuple[str, NDArray[Any]]]) -> Panel:
+    """Make the panel of cumulative shares of each sample; an empty one has neither curve nor row."""
     curves = []
     for name, values in samples:
         ranks = np.percentile(values, _RANKS, method="inverted_cdf") if len(values) else np.zeros(0)

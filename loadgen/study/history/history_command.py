@@ -61,10 +61,7 @@ def history_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the history of the places in `argv` and return 0; raises UsageError.
-
-    --plot needs the extra `report`.
-    """
+    """Print the history of the places in `argv` and return 0; raises UsageError, as without an extra."""
     given = parse_arguments(history_parser(), argv, intermixed=True)
     if not 0 < given.alpha < 1:
         raise UsageError(f"--alpha {given.alpha:g}: give a probability, as 0.05")
@@ -209,8 +206,7 @@ def _identify(entry: HistoryEntry) -> dict[str, str]:
 def select_metrics(entries: Sequence[HistoryEntry], wanted: Sequence[str] = ()) -> list[ComparedFigure]:
     """Select the figures that `wanted` names, else those usually shown that are there.
 
-    A name is a key, a title, or one that `loadgen gate` takes. Raises UsageError for one that no measurement
-    has.
+    A name is a key, a title, or one that `loadgen gate` takes. Raises UsageError for one that no entry has.
     """
     keys = list(dict.fromkeys(key for entry in entries for key in entry.figures))
     named = {find_column(key).label.lower(): key for key in keys} | {key: key for key in keys}

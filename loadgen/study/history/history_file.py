@@ -118,8 +118,7 @@ def _append_line(handle: int, entry: HistoryEntry) -> None:
 def read_history(path: str | Path) -> list[HistoryEntry]:
     """Read a history file in the order of time.
 
-    A torn last line is left out. Raises UsageError of a file that is empty, of a line that is no entry, and
-    of two machines or loads.
+    A torn last line is left out. Raises UsageError for an empty file, a bad line, and two loads or machines.
     """
     place = expand_path(path)
     text = json_fields.decode_text(json_fields.read_bounded(place, _MOST_BYTES), place)

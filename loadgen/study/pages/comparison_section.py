@@ -125,10 +125,7 @@ def _plot_bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Pane
 
 
 def plot_row_distributions(compared: ComparedLoad) -> list[Panel]:
-    """Return a panel for each latency, a curve for each of the first eight rows whose requests are known.
-
-    Empty if no row has such runs.
-    """
+    """Return a panel for each latency, a curve for each of the first eight rows with requests; [] of none."""
     lines = ((line.shown_name, line.runs) for line in compared.lines)
     groups = [(name, [run.run for run in runs if run.run is not None]) for name, runs in lines]
     groups = [(name, runs) for name, runs in groups if runs]
@@ -171,6 +168,7 @@ def make_limit_sections(limits: Sequence[StoredLimit]) -> Iterator[Passage]:
 
 
 def _plot_search(record: LimitRecord, anchor: str) -> Iterator[Panel]:
+    """Yield a panel for each objective with values, then one of goodput if any run has some."""
     runs = sorted(record.runs, key=lambda run: (run.load, run.number))
     for place, objective in enumerate(record.objectives, 1):
         shown = [
@@ -287,6 +285,7 @@ def make_quality_section(
 
 
 def _plot_load(comparison: ComparedLoad) -> Panel | None:
+    """Make the panel of the headline figure over KL; None if fewer than two rows have both."""
     column = find_column(comparison.headline)
     means = {line.name: line.summaries.get(comparison.headline) for line in comparison.lines}
     points = []
@@ -305,6 +304,7 @@ def _plot_load(comparison: ComparedLoad) -> Panel | None:
 
 
 def _plot_limit(compared: ComparedLimits) -> Panel | None:
+    """Make the panel of the limits over KL; None if fewer than two rows have both."""
     limits = {row.name: row.limit for row in compared.rows}
     points = []
     for row in list_qualities((), [compared]):

@@ -147,6 +147,7 @@ def plot_settings(
 
 
 def _select_timed(reported: Iterable[Reported]) -> list[Reported]:
+    """Select runs with a throughput and, unless saturated, TTFT and TPOT, all above 0."""
     keys = {False: (_THROUGHPUT, _TTFT, _TPOT), True: (_THROUGHPUT,)}
     held = ((run, run.held) for run in reported)
     return [run for run, figures in held if all(figures.get(key, 0.0) > 0 for key in keys[run.saturated])]
@@ -362,6 +363,6 @@ def select_distinct_words(words: Sequence[Sequence[str]]) -> list[str]:
 
 
 def title_loads(section: Passage) -> str:
-    """Return the heading of the section's panels in one picture: its title, of one row with its name."""
+    """Return the heading of the section's panels in one picture: its title, after the name of an only row."""
     names = list(dict.fromkeys(str(row[0]) for row in section.table.body)) if section.table else []
     return f"{names[0]}, {section.title}" if len(names) == 1 else section.title

@@ -146,6 +146,7 @@ class _Given:
 
 
 def _make_text(given: _Given) -> str:
+    """Write comparisons, limits, answer and searches as text; with --layout, each run's block alone."""
     if given.asked.layout:
         layout = result_block.find_layout(given.asked.layout)
         runs = given.reported
@@ -236,11 +237,11 @@ def write_text_output(place: str, text: str) -> str:
     return ""
 
 
-def _write_file(path: Path, content: bytes, other: str) -> None:
+def _write_file(path: Path, content: bytes, noun: str) -> None:
     try:
         write_output(path, lambda file: file.write(content), mode=ANYONES)
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; choose another {other}") from None
+        raise UsageError(f"cannot write {path}: {error.strerror}; choose another {noun}") from None
 
 
 FORMS: dict[str, Callable[[_Given], str]] = {

@@ -157,7 +157,7 @@ def _set_axes(axes: Axes, panel: Panel) -> None:
 
 
 def choose_log_parts(low: float, high: float) -> tuple[float, ...]:
-    """Return the multiples of powers of ten at a logarithmic axis: 1, 2 and 5, over more decades 1 alone."""
+    """Return the multiples of powers of ten at a logarithmic axis: 1, 2 and 5; over 1.8 decades 1 alone."""
     return (1.0,) if np.log10(high / low) > _DECADES else (1.0, 2.0, 5.0)
 
 

@@ -48,10 +48,7 @@ def plot_run(run: Result) -> list[Panel]:
 
 
 def select_latencies_ms(run: Result, key: str) -> Floats:
-    """Return the ms samples of the latency `key` over successful requests, as Metrics counts them, unsorted.
-
-    Gaps are empty if the run does not time tokens.
-    """
+    """Select a latency's ms of successful requests, unsorted; no gaps if the run does not time tokens."""
     records = run.counted
     each = PerRequest.from_records(records, run.ask)
     figure = SELECTABLE[key]
@@ -134,10 +131,7 @@ def plot_over_time(run: Result) -> Iterator[Panel]:
 
 
 def choose_step_s(window_s: float, bins: int = MOST_BINS) -> float:
-    """Return the shortest round step, in seconds, that cuts a window into `bins` parts at most.
-
-    A window too long for every round step is cut into exactly `bins`.
-    """
+    """Return the shortest round step (s) that cuts a window into at most `bins`, else window ÷ bins."""
     return next((step for step in _STEPS_S if window_s / step <= bins), window_s / bins)
 
 
@@ -288,10 +282,7 @@ _SAMPLE_CHARTS = (
 
 
 def find_window(records: Records) -> tuple[int, float] | None:
-    """Return when the first request was sent (ns), and the seconds until the last ended.
-
-    None if none was sent, or that is no time.
-    """
+    """Return the first send (ns) and the seconds until the last end; None if none was sent or took time."""
     sent = records.sent
     if not sent.any():
         return None
@@ -310,10 +301,7 @@ def plot_samples(run: Result) -> Iterator[Panel]:
 
 
 def list_rarely_sampled(run: Result) -> list[str]:
-    """List lines on charts that were sampled too rarely to be drawn, and the samples' error, if any.
-
-    Empty if no request was sent.
-    """
+    """List lines on charts with too few samples to be drawn, and the samples' error; [] if none was sent."""
     window = find_window(run.records)
     if window is None:
         return []
@@ -331,10 +319,7 @@ def list_rarely_sampled(run: Result) -> list[str]:
 
 
 def _group_samples(run: Result) -> Iterator[tuple[_SampleChart, list[SampledSeries]]]:
-    """Yield each chart with its series, cut to the run; without stored samples its result's gauges count.
-
-    Charts without samples in the run are left out.
-    """
+    """Yield charts with samples in the run, their series cut to it; with none stored, the result's gauges."""
     if (window := find_window(run.records)) is None:
         return
     begin_ns, window_s = window
@@ -350,6 +335,7 @@ def _group_samples(run: Result) -> Iterator[tuple[_SampleChart, list[SampledSeri
 
 
 def _plot_series(chart: _SampleChart, series: Sequence[SampledSeries], begin_ns: int) -> Panel:
+    """Make the panel of a chart's first eight series, 400 samples at most: lines from 150 on, else points."""
     shown = series[:MOST_SERIES]
     # A curve has the name of its place alone where the chart shows one quantity.
     parts = ((each.where, chart.quantities[each.quantity]) for each in shown)
@@ -393,6 +379,7 @@ def plot_waits(run: Result) -> Iterator[Panel]:
 
 
 def _plot_longest(run: Result, panel: Panel, waits: PartRows) -> Panel:
+    """Return the panel with a bar for each wait, divided into its parts, and their table."""
     ends_ms, at = np.cumsum(waits.parts, axis=0) / MS_NS, np.arange(1.0, len(waits) + 1)
     spans = []
     for time in list_part_times(waits):

@@ -77,10 +77,7 @@ class Account(msgspec.Struct, frozen=True):
 
     @property
     def turn(self) -> str:
-        """The run's repeat in its campaign, else its start time, which distinguishes runs of one load.
-
-        "" if unknown.
-        """
+        """The repeat, from 1, in a campaign, else the start time: it tells runs of one load apart; or ""."""
         if self.reported.cell is not None:
             return f"repeat {self.reported.cell.repeat + 1}"
         return f"{self.reported.started:%H:%M:%S}" if self.reported.started is not None else ""
@@ -181,6 +178,7 @@ def _make_section(title: str, run: Result) -> Passage:
 
 
 def _add_percentiles(run: Result) -> Metrics:
+    """Return a run's metrics, with P90, P95 and P99 whether or not they were asked for."""
     ask = run.ask
     missing = [rank for rank in _RANKS if rank not in ask.metric_percentiles]
     if not missing:
@@ -297,6 +295,7 @@ def _select_latencies(metrics: Metrics) -> Iterator[tuple[Figure, Distribution]]
 
 
 def _make_failure_card(reported: Reported) -> Iterator[Card]:
+    """Yield the card of failed requests and their share; none if they are not known."""
     failed, completed, run = reported.figure("failed"), reported.figure("completed"), reported.run
     if failed is None:
         return
@@ -314,6 +313,7 @@ def _make_failure_card(reported: Reported) -> Iterator[Card]:
 
 
 def _make_own_cards(run: Result) -> Iterator[Card]:
+    """Yield the cards of goodput, objectives, energy and memory that a run of ours has."""
     metrics, limits, sensed = run.metrics, run.facts.ask().goodput_limits, run.facts.sensed
     if (per_s := metrics.goodput_per_s) is not None:
         share = 100 * (metrics.slo_attainment or 0.0)

@@ -79,10 +79,7 @@ def _list_labels(panel: Panel) -> str:
 
 
 def render_plot(panel: Panel, width: int, plain: bool) -> str:
-    """Render a panel's curves without labels in characters, 40 to 120 columns wide and 15 lines high.
-
-    `plain` is ASCII without colours.
-    """
+    """Render a panel's unlabelled curves, 40 to 120 columns by 15 lines; `plain`: ASCII without colours."""
     figure = plotext.figure
     figure.clear()
     figure.theme("colorless" if plain else "default")

@@ -42,10 +42,7 @@ def judge_arm(directory: Path, arm: str, most_bytes: int | None = None) -> Quali
 
 
 def read_quality(path: Path) -> Quality | None:
-    """Read the quality that a file has; None if there is no such file, or no quality in it.
-
-    One with a figure that is no finite number is none.
-    """
+    """Read the quality in a file; None without one, or where a figure of it is no finite number."""
     try:
         found = Quality.model_validate_json(read_file_bytes(path, _MOST_BYTES))
         json.dumps(found.model_dump(), allow_nan=False)  # raises ValueError of the others
@@ -70,10 +67,10 @@ def read_arm_quality(campaign: Path, checkpoint: str, server: str) -> Quality | 
         if not path.is_file():
             return None
         reason = f"{QUALITY}/{name} is damaged: `loadgen campaign --resume` measures it again"
-    return _explain_nothing(reason)
+    return _make_unknown(reason)
 
 
-def _explain_nothing(reason: str) -> Quality:
+def _make_unknown(reason: str) -> Quality:
     return Quality(reference="", candidate="", why=dict.fromkeys(FIGURES, reason))
 
 
@@ -84,7 +81,7 @@ def find_run_quality(run: Path, cell: Cell | None) -> Quality | None:
     which `loadgen quality --json` prints.
     """
     if (own := run / f"{QUALITY}.json").is_file():
-        return read_quality(own) or _explain_nothing(
+        return read_quality(own) or _make_unknown(
             f"{own.name} is damaged: measure it again with `loadgen quality --json`"
         )
     campaign = next((each.parent for each in run.parents[:_DEPTH] if each.name == _CELLS), None)

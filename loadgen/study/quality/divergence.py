@@ -112,6 +112,7 @@ class ClusterMean(RatioOfSums):
         return t + skew * t * t / 3 + skew**2 * t**3 / 27 + skew / 6
 
     def _resample_t(self) -> tuple[float, float]:
+        """Return the 2.5 % and 97.5 % quantiles of t over 2000 resamples of the clusters."""
         m = self.clusters
         weights = (
             np.random.default_rng(_SEED).multinomial(m, np.full(m, 1 / m), size=_RESAMPLES).astype(float)
@@ -185,10 +186,11 @@ def check_sampling(answers: Sequence[SampledAnswer], own: Sequence[TokenScores |
     """
     if any(value < IMPOSSIBLE for answer in answers for value in answer.logprobs):
         return (f"the sampling server reports tokens it sampled as impossible: {_PROCESSED}",)
-    return (*_check_counts(answers), *_check_own_scores(answers, own))
+    return (*_list_top_doubts(answers), *_list_score_doubts(answers, own))
 
 
-def _check_counts(answers: Sequence[SampledAnswer]) -> Iterator[str]:
+def _list_top_doubts(answers: Sequence[SampledAnswer]) -> Iterator[str]:
+    """Yield doubts about samples against the reported top N, judged for each N of 2 or more by itself."""
     rows = [
         (value, top)
         for answer in answers
@@ -199,11 +201,11 @@ def _check_counts(answers: Sequence[SampledAnswer]) -> Iterator[str]:
     for count in sorted({len(top) for _, top in rows}):
         chosen = np.asarray([value for value, top in rows if len(top) == count])
         top = np.sort(np.asarray([top for _, top in rows if len(top) == count]), axis=1)[:, ::-1]
-        if doubt := _check_top(chosen, top):
+        if doubt := _explain_top(chosen, top):
             yield doubt
 
 
-def _check_top(chosen: Float64, top: Float64) -> str:
+def _explain_top(chosen: Float64, top: Float64) -> str:
     """Return why samples are not of the distribution of which `top` has the highest log-probabilities, or "".
 
     The log-probabilities of samples inside the top N show another temperature, samples outside it truncation.
@@ -244,7 +246,7 @@ def _is_improbable(off: float, variance: float, count: int, most: float = 1.0) -
     return excess > 0 and excess * excess / 2 / (variance + most * excess / 3) > math.log(2 / _CHANCE)
 
 
-def _check_own_scores(answers: Sequence[SampledAnswer], own: Sequence[TokenScores | None]) -> Iterator[str]:
+def _list_score_doubts(answers: Sequence[SampledAnswer], own: Sequence[TokenScores | None]) -> Iterator[str]:
     """Yield a doubt if reported log-probabilities are not of one distribution with the server's own scores.
 
     The mean of exp(own − reported) is 1 where the reported distribution was sampled. It may have been, and
@@ -358,6 +360,7 @@ def _make_quality(
     doubts: tuple[str, ...] = (),
     **settings: Any,
 ) -> Quality:
+    """Make the quality of figures by name; a text in place of one is why it is None."""
     held = candidate or reference
     engines = {"candidate_engine": held.header.engine, "reference_engine": reference.header.engine}
     digests = {"text": held.header.text_digest, "reference": reference.digest}
@@ -401,6 +404,7 @@ def judge_greedy(reference: ReferenceContents, candidate: ReferenceContents | No
 def _explain_unbelievable_pairs(
     pairs: PairedAnswers, texts: Mapping[str, Sequence[TextSegment]], backward: bool
 ) -> str:
+    """Explain the first log-probabilities of either side that are none; "" if all may be."""
     sampler, scorer = (REFERENCE, CANDIDATE)[:: -1 if backward else 1]
     parts = (
         (sampler, (answer.logprobs for answer in pairs.answers)),
@@ -448,6 +452,7 @@ def _list_nats(differences: Sequence[Float64], plain: bool) -> list[Float64]:
 
 
 def _find_kl_interval(differences: Sequence[Float64], plain: bool = False) -> MeanInterval:
+    """Find the interval of KL, no end below 0, as the mean of exp(−d) − 1 + d, or of d if `plain`."""
     found = ClusterMean.of(_list_nats(differences, plain)).find_interval()
     assert found is not None  # of two clusters or more
     return MeanInterval(mean=max(0.0, found.mean), low=max(0.0, found.low), high=max(0.0, found.high))
@@ -503,6 +508,7 @@ def _estimate_kl(pairs: PairedAnswers, direction: Direction) -> tuple[KlDivergen
 
 
 def _estimate_floor(pairs: PairedAnswers) -> MeanInterval | str:
+    """Estimate KL from the sampling server's own scores of its answers, or return why it is unknown."""
     if not any(pairs.own):
         return "the sampling server did not score its own answers"
     differences = _list_differences(pairs.answers, pairs.own)
@@ -512,6 +518,7 @@ def _estimate_floor(pairs: PairedAnswers) -> MeanInterval | str:
 
 
 def _average_rows(rows: Sequence[tuple[float, int]]) -> ClusterMean:
+    """Average rows of (sum, size); those of size 0 are left out."""
     sized = [row for row in rows if row[1]]
     return ClusterMean([row[0] for row in sized], [row[1] for row in sized])
 
@@ -519,6 +526,7 @@ def _average_rows(rows: Sequence[tuple[float, int]]) -> ClusterMean:
 def _measure_agreement(
     reference: Sequence[TextSegment], candidate: Sequence[TextSegment]
 ) -> MeanInterval | str:
+    """Measure the share of positions with the same first choice, or return why it is unknown."""
     counts: list[tuple[int, int]] = []
     for one, two in zip(reference, candidate, strict=True):
         firsts = one.scores.firsts, two.scores.firsts
@@ -530,6 +538,7 @@ def _measure_agreement(
 
 
 def _measure_ratio(reference: Sequence[TextSegment], candidate: Sequence[TextSegment]) -> MeanInterval | str:
+    """Measure the perplexity ratio, candidate ÷ reference, or return why it is unknown."""
     rows = [
         (math.fsum(one.scores.logprobs) - math.fsum(two.scores.logprobs), len(one.scores.logprobs))
         for one, two in zip(reference, candidate, strict=True)
@@ -547,6 +556,7 @@ def _measure_perplexity(text: Sequence[TextSegment]) -> float:
 
 
 def _count_bits(texts: Mapping[str, Sequence[TextSegment]]) -> dict[str, MeanInterval] | str:
+    """Measure the bits per UTF-8 byte of each side, or return why they are unknown."""
     found = {}
     for name, text in texts.items():
         rows = [(-math.fsum(part.scores.logprobs) / math.log(2), part.scored_bytes) for part in text]

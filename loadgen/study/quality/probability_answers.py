@@ -126,7 +126,7 @@ def read_completions(body: bytes, prompts: Sequence[tuple[int, ...]], top: int) 
 
 
 def read_chat(body: bytes, top: int) -> SampledAnswer:
-    """Read the answer of vLLM or SGLang to a chat, with the ids of its prompt."""
+    """Read vLLM's or SGLang's answer to a chat, with its prompt's ids and at most `top` − 1 alternatives."""
     answer = _COMPLETION.decode(body)
     _check_count(len(answer.choices), 1)
     choice = answer.choices[0]
@@ -140,7 +140,7 @@ def read_chat(body: bytes, top: int) -> SampledAnswer:
 
 
 def read_prompt_scores(body: bytes, sequences: Sequence[TokenSequence]) -> list[TokenScores]:
-    """Read vLLM's scores of sequences: the entry of each token's id, and the entry of rank 1."""
+    """Read vLLM's scores of sequences, from their start on: the entry of each token's id, and of rank 1."""
     scores = []
     for (ids, start), choice in zip(sequences, _read_choices(body, len(sequences)), strict=True):
         if choice.prompt_logprobs is None:
@@ -170,7 +170,7 @@ def read_generated(body: bytes, prompts: Sequence[tuple[int, ...]], top: int) ->
 
 
 def read_generated_scores(body: bytes, sequences: Sequence[TokenSequence]) -> list[TokenScores]:
-    """Read SGLang's scores of sequences."""
+    """Read SGLang's scores of sequences, from their start on."""
     scores = []
     for (ids, start), meta in zip(sequences, _read_generated(body, len(sequences)), strict=True):
         wanted = ids[start:]
@@ -208,7 +208,7 @@ class TextAnswer(NamedTuple):
     tops: tuple[tuple[float, ...], ...]
 
     def with_ids(self, prompt: Sequence[int], ids: Sequence[int | None], most: int) -> SampledAnswer | None:
-        """Return the answer up to the first token without an id; None if that is the first of all."""
+        """Return the answer, up to the first token without an id, with `most` alternatives; None if empty."""
         known = list[int]()
         for token in ids:
             if token is None:
@@ -241,6 +241,7 @@ def read_text_answer(body: bytes) -> TextAnswer:
 
 
 def _decode_text(token: str, raw: list[int] | None) -> str | None:
+    """Return a token's text, by its bytes if it has them; None if it is empty or not whole characters."""
     if raw is None and (written := _BYTES.fullmatch(token)):
         raw = list(bytes.fromhex(written[1].replace("\\x", "")))
     try:

@@ -128,7 +128,7 @@ class ProbabilityClient(ABC):
     async def score(self, sequences: Sequence[TokenSequence]) -> list[TokenScores]:
         """Score the tokens of each sequence from its start on; one more may be sampled in vain.
 
-        An id beyond the vocabulary is not sent, since it ends some servers.
+        Raises NoProbabilities, and MeasureError for an id beyond the vocabulary, which ends some servers.
         """
         server = self.server
         most = max((max(sequence.token_ids) for sequence in sequences), default=0)
@@ -148,7 +148,7 @@ class ProbabilityClient(ABC):
         body = {**self._chat(message), "max_tokens": tokens, "logprobs": True, "top_logprobs": top}
         body |= {"return_token_ids": True, **self.sampling}
         read = partial(probability_answers.read_chat, top=top)
-        return await self._fetch(self._version("/chat/completions"), body, read)
+        return await self._fetch(self._make_path("/chat/completions"), body, read)
 
     def _chat(self, message: str) -> dict[str, Any]:
         return {"model": self.server.model, "messages": [{"role": "user", "content": message}]}
@@ -166,25 +166,19 @@ class ProbabilityClient(ABC):
         return answer
 
     async def tokenize(self, text: str, alone: bool = False) -> tuple[int, ...]:
-        """Tokenize a text as a prompt, or `alone`, by the server, else by its --tokenizer.
-
-        Raises UsageError too.
-        """
+        """Tokenize a text by the server, else --tokenizer (UsageError); `alone`: without special tokens."""
         if self._tokenizer is None:
-            answer = await self._send("/tokenize", self._make_tokenizing(text, alone))
+            answer = await self._send("/tokenize", self._make_tokenize_body(text, alone))
             if answer.status not in _NO_PATH:
                 return self._read(answer, probability_answers.read_token_ids)
             self._tokenizer = self._load_tokenizer()
         return tuple(self._tokenizer.encode(text, add_special_tokens=not alone))
 
-    def _make_tokenizing(self, text: str, alone: bool) -> dict[str, Any]:
+    def _make_tokenize_body(self, text: str, alone: bool) -> dict[str, Any]:
         return {"model": self.server.model, "prompt": text, "add_special_tokens": not alone}
 
     async def make_chat_prompt(self, message: str) -> tuple[int, ...]:
-        """Return the ids of a chat with one user's message, by the server, else by its --tokenizer.
-
-        Raises UsageError too.
-        """
+        """Return the ids of a chat with one user's message, by the server, else --tokenizer (UsageError)."""
         chat = self._chat(message)
         if self._tokenizer is None and self.tokenizes_chats:
             answer = await self._send("/tokenize", {**chat, "add_generation_prompt": True})
@@ -216,12 +210,12 @@ class ProbabilityClient(ABC):
         else:
             path = "/completions"
             body |= {"prompt": prompt, "logprobs": server.top}
-        return await self._fetch(self._version(path), body, probability_answers.read_text_answer)
+        return await self._fetch(self._make_path(path), body, probability_answers.read_text_answer)
 
     async def find_ids(self, prompt: str, answer: TextAnswer, chat: bool, most: int) -> SampledAnswer | None:
         """Find the ids of another server's answer by this one's tokenizer: those of each token's text alone.
 
-        The answer ends before a token that has none; None if that is the first.
+        The answer ends before a token that has none, None if that is the first; `most` alternatives are kept.
         """
         asked = await (self.make_chat_prompt(prompt) if chat else self.tokenize(prompt))
         for text in {text for text in answer.texts if text is not None} - self._ids.keys():
@@ -230,7 +224,7 @@ class ProbabilityClient(ABC):
         found = [None if text is None else self._ids[text] for text in answer.texts]
         return answer.with_ids(asked, found, most)
 
-    def _version(self, path: str) -> str:
+    def _make_path(self, path: str) -> str:
         return f"{self.server.access.prefix}{path}{self.server.access.query}"
 
     async def _fetch(self, path: str, body: Mapping[str, Any], read: Callable[[bytes], T]) -> T:
@@ -273,7 +267,7 @@ class VllmClient(ProbabilityClient):
         # Two tokens of one text would be one key otherwise.
         body |= {**self.sampling, "return_token_ids": True, "return_tokens_as_token_ids": True}
         read = partial(probability_answers.read_completions, prompts=prompts, top=top)
-        return await self._fetch(self._version("/completions"), body, read)
+        return await self._fetch(self._make_path("/completions"), body, read)
 
     async def _score(self, sequences: Sequence[TokenSequence]) -> list[TokenScores]:
         body: dict[str, Any] = {
@@ -284,7 +278,7 @@ class VllmClient(ProbabilityClient):
             "prompt_logprobs": self.server.alternatives,
         }
         read = partial(probability_answers.read_prompt_scores, sequences=sequences)
-        return await self._fetch(self._version("/completions"), body, read)
+        return await self._fetch(self._make_path("/completions"), body, read)
 
 
 class SglangClient(ProbabilityClient):
@@ -326,7 +320,7 @@ class LlamaCppClient(ProbabilityClient):
         read = partial(probability_answers.read_llamacpp, prompts=prompts, top=top)
         return await self._fetch("/completion", {**body, "return_tokens": True, **_LLAMACPP}, read)
 
-    def _make_tokenizing(self, text: str, alone: bool) -> dict[str, Any]:
+    def _make_tokenize_body(self, text: str, alone: bool) -> dict[str, Any]:
         return {"content": text, "add_special": not alone, "parse_special": alone}
 
 
@@ -364,7 +358,10 @@ def open_servers(
 
 
 def _find_greedy_server(session: Session, chat: bool) -> ProbabilityServer:
-    """Find the API by which a server completes texts, else answers chats; of a `chat` only that."""
+    """Return a session's server with the API by which it completes texts, else answers chats.
+
+    With `chat` only the latter is tried. Raises MeasureError where none answers.
+    """
     failures, server = list[MeasureError](), ProbabilityServer.of_session(session)
     for backend in ("openai-chat",) if chat else ("openai", "openai-chat"):
         dialect, path = plan.choose_dialect(profile.build({"backend": backend}), session.subject)

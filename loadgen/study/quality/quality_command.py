@@ -77,7 +77,7 @@ class QualityRequest:
     # fmt: on
 
     def check(self) -> None:
-        """Raise UsageError for two references, none without a file to keep one in, and one to keep again."""
+        """Raise UsageError for two references, for none without --save, and for --reference with --save."""
         sides = (self.reference_url, self.reference)
         if None not in sides:
             raise UsageError("--reference-url and --reference are two references: leave out one of them")
@@ -200,6 +200,7 @@ def _open_session(options: Options, stack: ExitStack, interrupts: Interrupts) ->
 
 
 def _save_reference(run: QualityRun, path: Path, shown: Display) -> tuple[ReferenceContents, int]:
+    """Record the reference in a file; return what the file then has, and the exit code, also after Ctrl-C."""
     signal = 0
     try:
         record_reference(run.reference or run.candidate, run.plan, path, run.show)
@@ -214,7 +215,7 @@ def _save_reference(run: QualityRun, path: Path, shown: Display) -> tuple[Refere
         raise
     finally:
         shown.close()
-    _warn_of_repeats(run)
+    _warn_of_resends(run)
     saved = read_reference(path)
     count = len(saved.answers or saved.greedy)
     words = f"{format_count(count, 'greedy answer' if saved.greedy else 'answer')} of {saved.header.model}"
@@ -224,7 +225,7 @@ def _save_reference(run: QualityRun, path: Path, shown: Display) -> tuple[Refere
     return saved, decide_exit_code(signal=signal, measured=count > 0)
 
 
-def _warn_of_repeats(run: QualityRun) -> None:
+def _warn_of_resends(run: QualityRun) -> None:
     for server in (run.candidate, run.reference):
         if server is not None and server.sent_again:
             why = Counter(server.sent_again).most_common(1)[0][0]
@@ -237,6 +238,7 @@ def _warn_of_repeats(run: QualityRun) -> None:
 
 
 def _measure(run: QualityRun, shown: Display, margin: float, is_json: bool) -> int:
+    """Measure and print the quality, of what was answered until Ctrl-C or a failure; return the exit code."""
     signal, failed = 0, None
     try:
         run.measure()
@@ -260,7 +262,7 @@ def _measure(run: QualityRun, shown: Display, margin: float, is_json: bool) -> i
         print_text(clean_text(render_passage(passage)), sys.stdout, end="")
     if signal:
         progress.warn(f"interrupted: the figures are of {format_count(run.answered, 'answer')}")
-    _warn_of_repeats(run)
+    _warn_of_resends(run)
     if failed is not None:
         progress.warn(run.candidate.access.secrets.hide(str(failed)))
     measured = any((quality.kl, quality.bits_per_byte, quality.same_answers))
@@ -307,6 +309,7 @@ def quality(
 
 
 def _measure_silently(options: Options, request: QualityRequest, interrupts: Interrupts) -> Quality | None:
+    """Measure as `quality`; None where a reference was saved and nothing compared."""
     with ExitStack() as stack:
         run = open_run(options, request, stack, interrupts)
         if request.save is not None:

@@ -33,24 +33,18 @@ class SampledAnswer(msgspec.Struct, frozen=True):
 
 
 class TokenScores(msgspec.Struct, frozen=True):
-    """The log-probability that a server gives each token of given ids, in their order.
-
-    `firsts` are the ids of the most probable tokens; None where the server does not report them.
-    """
+    """The log-probability that a server gives each token of given ids, in their order."""
 
     logprobs: tuple[float, ...]
-    firsts: tuple[int, ...] | None = None
+    firsts: tuple[int, ...] | None = None  # ids of the most probable tokens; None: not reported
 
 
 class TextSegment(msgspec.Struct, frozen=True):
-    """A part of the text, tokenized, and the scores of all its tokens but the first, which follows nothing.
-
-    `scored_bytes` counts the UTF-8 bytes of the tokens that have a score.
-    """
+    """A part of the text, tokenized, and the scores of its tokens but the first, which follows nothing."""
 
     token_ids: tuple[int, ...]
     scores: TokenScores
-    scored_bytes: int
+    scored_bytes: int  # UTF-8 bytes of the tokens that have a score
 
 
 class MeanInterval(BaseModel, extra="forbid", frozen=True):
@@ -168,7 +162,7 @@ class QualityVerdict(msgspec.Struct, frozen=True):
 
 
 def bound_share(seen: int, answers: int) -> float:
-    """Return the highest share of prompts, at 95 %, of which `seen` of `answers` are (Clopper, Pearson)."""
+    """Bound from above, at 95 %, the share of prompts like `seen` of `answers` (Clopper, Pearson)."""
     low, high = seen / answers, 1.0
     while high - low > 1e-9:
         share = (low + high) / 2

@@ -303,6 +303,7 @@ class AnswerMeasure:
 
 
 async def _gather(*requests: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Await requests at once, results in their order; where one fails, the others are cancelled."""
     tasks = [asyncio.ensure_future(request) for request in requests]
     try:
         return list(await asyncio.gather(*tasks))
@@ -382,6 +383,7 @@ class QualityRun:
             )
 
     def _check_kept(self, kept: ReferenceContents) -> None:
+        """Raise UsageError for a file of another text or API, without answers, or that cannot be scored."""
         if kept.header.text_digest != self.plan.text_digest:
             raise UsageError(
                 "--reference: it was measured on another text: pass that one with --text, or keep the "
@@ -419,6 +421,7 @@ class QualityRun:
         return stack.enter_context(closing(ReferenceFile(self.scores_path, header)))
 
     def _collect_answers(self, stack: ExitStack) -> None:
+        """Collect greedy answers of both; those of a kept reference are as they are."""
         held_to = self.kept
         scores = self._open_scores(make_header(self.candidate, self.plan), stack)
         if held_to is None:
@@ -430,6 +433,7 @@ class QualityRun:
         answer_prompts(self.candidate, self.plan, prompts, scores, self.show)
 
     def _collect_scores(self, stack: ExitStack) -> None:
+        """Score the text by both, then sampled answers, unless the vocabularies differ."""
         held_to = self.kept
         if held_to is None:
             assert self.reference is not None
@@ -460,6 +464,7 @@ class QualityRun:
             sample_answers(self.candidate, self.reference, self.answers)
 
     def _score_texts(self, theirs: TokenizedText, own: TokenizedText) -> None:
+        """Score the text by both; not where a server cannot, which is noted, or a file has no scores."""
         held_to, scores = self._sides
         if self.reference is not None:
             for server, contents in zip((self.reference, self.candidate), self._sides, strict=True):

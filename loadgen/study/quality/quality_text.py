@@ -54,7 +54,7 @@ class QualityPlan(msgspec.Struct, frozen=True, dict=True):
         }  # fmt: skip
 
     def follow_settings(self, settings: Mapping[str, Any]) -> QualityPlan:
-        """Return the plan with `chat` and `answer_tokens` of a reference file's settings."""
+        """Return the plan with a reference file's `answer_tokens`, else its own, and `chat`, else False."""
         tokens = untrusted.read_count(settings.get("answer_tokens"))
         return replace(self, answer_tokens=tokens or self.answer_tokens, chat=settings.get("chat") is True)
 
@@ -75,7 +75,7 @@ class QualityPlan(msgspec.Struct, frozen=True, dict=True):
         return map(self.cut_prompt, range(-(-self.tokens // self.answer_tokens)))
 
     def cut_prompt(self, number: int) -> str:
-        """Cut prompt `number` from the text: 240 characters from a word on, evenly spread, no two alike."""
+        """Cut prompt `number`, from 0: 240 characters from a word on, evenly spread, no two alike."""
         begins, stride = self._beginnings
         lap, at = divmod(number, len(begins))
         begin = begins[at * stride % len(begins)] + lap
@@ -98,7 +98,7 @@ class TokenizedText(msgspec.Struct, frozen=True):
     scored_bytes: tuple[int, ...]
 
     def take_ids(self, other: TokenizedText) -> TokenizedText | None:
-        """Return the other's ids with these bytes where it has none; None if of another vocabulary."""
+        """Return the other's ids with its byte counts, else these; None if more than a first id differs."""
         pairs = zip(self.segments, other.segments, strict=False)
         same = all(theirs in (own, own[1:]) or own == theirs[1:] for own, theirs in pairs)
         if not same or len(other.segments) != len(self.segments):

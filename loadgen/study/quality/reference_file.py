@@ -49,13 +49,10 @@ class ReferenceHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerLine(msgspec.Struct, frozen=True, tag="answer", tag_field="line"):
-    """An answer, and the log-probabilities that the server of these contents gives it as a prompt.
-
-    `own` is None where it was not scored, which leaves the noise floor unknown.
-    """
+    """An answer, and the log-probabilities that the server of these contents gives it as a prompt."""
 
     answer: SampledAnswer
-    own: TokenScores | None = None
+    own: TokenScores | None = None  # None: it was not scored, and the noise floor is unknown
 
 
 class SegmentLine(msgspec.Struct, frozen=True, tag="segment", tag_field="line"):
@@ -115,7 +112,7 @@ class PairedAnswers(NamedTuple):
 
     @classmethod
     def of(cls, sampled: ReferenceContents, scores: ReferenceContents) -> PairedAnswers:
-        """Pair what one server has sampled with the other's scores, in whose order they are."""
+        """Pair answers of one server with the other's scores, in the order of these; others are left out."""
         own = {line.answer: line.own for line in sampled.answers}
         lines = [line for line in scores.answers if line.answer in own]
         answers = [line.answer for line in lines]
@@ -145,6 +142,7 @@ class ReferenceFile(ReferenceContents):
             raise
 
     def _lock(self) -> None:
+        """Lock the file, if its file system has locks; raises MeasureError if another process has it."""
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -159,7 +157,7 @@ class ReferenceFile(ReferenceContents):
         kept = read_reference(self.path) if os.fstat(self._handle).st_size else None
         if kept is not None and kept.header != self.header:
             raise UsageError(
-                f"{self.path} is of another {_list_changes(kept.header, self.header)}: name another file, or "
+                f"{self.path} is of another {_name_changes(kept.header, self.header)}: name another file, or "
                 "remove it"
             )
         try:
@@ -168,7 +166,7 @@ class ReferenceFile(ReferenceContents):
         except OSError as error:
             raise self._refusal(error) from None
         if kept is None:
-            self._write(msgspec.json.encode(self.header) + b"\n")
+            self._write_member(msgspec.json.encode(self.header) + b"\n")
         else:
             self.answers, self.segments, self.greedy = kept.answers, kept.segments, kept.greedy
 
@@ -178,17 +176,17 @@ class ReferenceFile(ReferenceContents):
         for line in rows:
             data += msgspec.json.encode(line) + b"\n"
             if len(data) > _MEMBER_BYTES:
-                self._write(data)
+                self._write_member(data)
                 data = bytearray()
         if data:
-            self._write(data)
+            self._write_member(data)
         super().append(rows)
 
     def close(self) -> None:
         """Close the file; what was appended stays."""
         os.close(self._handle)
 
-    def _write(self, data: bytes | bytearray) -> None:
+    def _write_member(self, data: bytes | bytearray) -> None:
         packer = zlib.compressobj(wbits=_GZIP)
         view = memoryview(packer.compress(data) + packer.flush())
         try:
@@ -216,6 +214,7 @@ def read_reference(path: Path, most_bytes: int | None = None) -> ReferenceConten
 
 
 def _read_members(file: BinaryIO, path: Path, most_bytes: int | None) -> ReferenceContents:
+    """Read whole members before a damaged one; raises UsageError without a header, or over `most_bytes`."""
     found: ReferenceContents | None = None
     digest, plain, damage = hashlib.sha256(), 0, ""
     line = msgspec.json.Decoder(ReferenceLine)
@@ -239,6 +238,7 @@ def _read_members(file: BinaryIO, path: Path, most_bytes: int | None) -> Referen
 
 
 def _read_header(row: bytes, path: Path) -> ReferenceHeader:
+    """Read the header; raises UsageError for another version, or what is no header."""
     try:
         version = msgspec.json.decode(row, type=dict[str, Any]).get("version")
         if isinstance(version, int) and version != VERSION:
@@ -250,8 +250,8 @@ def _read_header(row: bytes, path: Path) -> ReferenceHeader:
         raise UsageError(f"{path} {_FOREIGN}") from None
 
 
-def _list_changes(kept: ReferenceHeader, wanted: ReferenceHeader) -> str:
-    """List in words in which fields two headers differ, with the kept and the wanted value of short ones."""
+def _name_changes(kept: ReferenceHeader, wanted: ReferenceHeader) -> str:
+    """Name the fields in which two headers differ, with both values of short ones; "tokenizer" if none."""
     settings = kept.settings.keys() | wanted.settings.keys()
     pairs = {
         "model": (kept.model, wanted.model),
