@@ -228,7 +228,10 @@ def run_data(argv: Sequence[str]) -> int:
 
 
 def list_profiles(argv: Sequence[str]) -> int:
-    """Run `loadgen profiles`: list the shipped profiles, or print one; raises UsageError for a wrong name."""
+    """Run `loadgen profiles`: list the shipped profiles, or print one; returns the exit code, 2 for several.
+
+    Raises UsageError for a wrong name.
+    """
     with importing():
         from loadgen.plan import profile
 

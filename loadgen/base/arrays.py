@@ -72,7 +72,7 @@ def release_pages(*columns: NDArray[Any]) -> None:
 
 
 def is_within(column: NDArray[Any], low: int, high: int) -> bool:
-    """Whether all values of a column lie in low to high; the pages of a memory-mapped one are freed."""
+    """Whether all values are in [low, high], True if there are none; frees a memory-mapped column's pages."""
     for block in split_blocks(column):
         release_pages(column)
         if int(block.min()) < low or int(block.max()) > high:
@@ -89,7 +89,7 @@ def join_messages(
 ) -> dict[str, NDArray[Any]]:
     """Join the per-message columns of several parts of a run, by name: kinds[name][count] each.
 
-    A part is `start`, int64[its requests + 1], and its columns; one that is empty becomes zeros. `place` is
+    A part is `start`, int64[its requests + 1], and its columns; an empty column becomes zeros. `place` is
     int64[requests of all parts], the index of each request's first message in the joined columns. With
     `spill` these lie in files of that directory; raises OSError where the disk is full.
     """

@@ -21,12 +21,12 @@ def mix_words(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def chain_hashes(before: Int64, ids: Int64) -> Int64:
-    """Return the hashes of lists of ids from those of the lists without their last id, and these ids."""
+    """Extend each list's hash, int64[lists], by the next id of the list, int64[lists]; return the hashes."""
     return mix_words(before.view(np.uint64) + mix_words(ids.astype(np.int64).view(np.uint64))).view(np.int64)
 
 
 def find_savings(shared: Int64, input_lens: Int64) -> Int64:
-    """Return the tokens that a cache saves of prompts which begin as earlier ones for `shared` tokens.
+    """Compute the tokens that a cache saves of prompts whose first `shared` tokens came in earlier ones.
 
     As vLLM's it has whole blocks of 16 tokens, and never a prompt's last token. int64[prompts], all three.
     """

@@ -167,7 +167,7 @@ def create_directory(base: Path, name: str, started: datetime, flag: str = "--ru
 
 
 def number_paths(path: Path) -> Iterator[Path]:
-    """Yield the path itself, then with 2 to 999 appended, for the caller to take the first free one."""
+    """Yield the path itself, then with -2 to -999 appended, taken or not: the caller takes the first free."""
     yield path
     yield from (path.with_name(f"{path.name}-{number}") for number in range(2, 1000))
 

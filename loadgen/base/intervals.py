@@ -22,7 +22,7 @@ _T = (
 
 
 def t_quantile(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t for `freedom` degrees of freedom.
+    """Return the 97.5 % quantile of Student's t for `freedom` degrees of freedom, 1 or more.
 
     A table to 30, then Abramowitz and Stegun's expansion 26.7.5 with three terms, off by less than 1e-6.
     """

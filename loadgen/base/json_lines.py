@@ -132,7 +132,7 @@ class OpenedFile:
             raise self.refusal(f"cannot be unpacked: {error.strerror}") from None
 
     def _unpack(self) -> None:
-        """Read on from a temporary file without a name, with the text that gzip packed.
+        """Unpack the text into a temporary file without a name, which is read from now on.
 
         Raises UsageError for a damaged file, or a text of more than 64 GiB.
         """
@@ -272,7 +272,7 @@ class Lines:
         return line + self.file.first_row
 
     def drop_cut_row(self) -> bool:
-        """Leave the last row out if the file ends within its JSON; return whether it does."""
+        """Drop the last of several rows if it has no line feed and is not JSON; return whether it was."""
         last = len(self) - 1
         if last and self.file.read(self.file.size - 1, 1) != b"\n":
             try:

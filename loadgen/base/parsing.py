@@ -284,7 +284,7 @@ def parse_instant_ns(text: str) -> int:
 
 @lru_cache(4096)  # many lines of a log are of one second
 def _parse_other(text: str) -> datetime:
-    """Parse a date as nginx writes it, or of ISO 8601 before a blank or UTC; raises ValueError."""
+    """Parse a date as nginx writes it, or of ISO 8601 with blanks or UTC at its end; raises ValueError."""
     plain = text.strip().removesuffix("UTC").rstrip().replace(" +", "+").replace(" -", "-")
     try:
         return datetime.fromisoformat(plain)

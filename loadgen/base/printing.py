@@ -137,7 +137,7 @@ class Screen(NamedTuple):
         return cls(max(_LEAST, min(columns, _MOST)), make_terminal_ink())
 
     def paint(self, lines: Sequence[str], marks: Iterable[Mark]) -> list[str]:
-        """Colour each phrase's first occurrence in wrapped lines, also over line ends, but not in another."""
+        """Colour each phrase's first occurrence in wrapped lines, also over line ends, if not in another."""
         text, end = "\n".join(lines), 0
         if self.ink is leave_plain or not lines:
             return list(lines)

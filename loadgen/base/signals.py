@@ -59,7 +59,7 @@ class Interrupts:
 
     @property
     def pending(self) -> bool:
-        """Whether a stop request waits for `poll` to deliver it."""
+        """Whether a stop request waits for `poll` to deliver it: never here."""
         return False
 
     def poll(self) -> None:
@@ -119,10 +119,7 @@ class StopRequest(Interrupts):
 
 @contextmanager
 def defer_stop(interrupts: Interrupts, note: Callable[[int], object] = lambda _: None) -> Iterator[list[int]]:
-    """Within the block, put off a stop signal, list its number and call `note` with it.
-
-    A second signal raises Stopped at once.
-    """
+    """Within the block, put off a stop signal: list its number, call `note`; a second raises Stopped."""
     came: list[int] = []
 
     def react(number: int) -> None:

@@ -233,6 +233,7 @@ def render_text_table(table: Table, width: int = WIDTH) -> str:
 
 
 def _draw_table(table: Table, width: int) -> str:
+    """Draw a table in one part, without notes; cells are wrapped, words broken only if it must, to fit."""
     head = min(1, table.spanned)
     titles = tuple(map(_title, table.columns[head:]))
     body = [row[head:] for row in table.list_shown()]

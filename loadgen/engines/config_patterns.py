@@ -53,7 +53,7 @@ class LogPattern(msgspec.Struct, frozen=True):
         return {self.field: self.pick(values)} if values else {}
 
     def _find_matches(self, log: str) -> Iterator[re.Match[str]]:
-        """Yield every match in the log, or with `after` the first one behind each `after`."""
+        """Yield every match in the log; with `after`, at most one behind the first `after` of a line."""
         if not self.after:
             yield from re.finditer(self.pattern, log)
             return

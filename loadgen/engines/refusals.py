@@ -236,7 +236,7 @@ def suggest_removal(name: str, extra: Collection[str] = ()) -> str:
 
 
 def suggest_fix(detail: str) -> str:
-    """Suggest the flag that fixes a request refused by 400 or 422, of its detail `STATUS: error`; else ""."""
+    """Suggest the flag that fixes a request by its failure's detail, `400: error` (or 422); "" if unknown."""
     status = untrusted.read_digits(detail[:3])
     refusals = read_refusals(detail.encode(), FIELDS) if status in REFUSING else ()
     return FIELDS[refusals[0].name].advice if refusals else ""

@@ -397,7 +397,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return json.dumps(self.json()).encode()
 
     def lines(self, section: str) -> Iterator[str]:
-        """Yield the report lines of the facts of a section, by their rows; that of its own name last."""
+        """Yield the report lines of a section's facts, not of empty ones; that of its own name last."""
         rows = sorted(list_annotations(Facts, FactLine).items(), key=lambda item: item[0] == section)
         for name, line in rows:
             value = getattr(self, name)
@@ -581,8 +581,7 @@ ATTACHED = "attached"  # in place of the name of a start: the server was running
 
 
 class Cell(BaseModel, extra="forbid", frozen=True, defer_build=True):
-    """One checkpoint on one server under one profile, once; runs with the same profile and repeat have one
-    prompt stream."""
+    """One checkpoint on one server under one profile, once; one profile and repeat have the same prompts."""
 
     campaign: str
     checkpoint: str  # its name in the campaign's file: the row it is compared in

@@ -138,6 +138,7 @@ class AmdGpus:
         return merge_states([MachineState(driver=self._read_driver(), missing=self.missing), *each])
 
     def _read(self, where: str, handle: Any, pids: frozenset[int]) -> Reading:
+        """Read one GPU now, and what processes `pids` use of its memory; nothing of a later partition."""
         smi, queries = self.amdsmi, self._queries(where)
         if self._is_later_partition(handle):
             return Reading()
@@ -161,6 +162,7 @@ class AmdGpus:
             queries.note((quantity, where), what, partial(self._read_clock, handle, kind, "clk"))
 
     def _read_state(self, where: str, handle: Any) -> MachineState:
+        """Read one GPU's clocks, power limit, heat and power now; nothing of a later partition."""
         smi, queries = self.amdsmi, self._queries(where)
         if self._is_later_partition(handle):
             return MachineState()

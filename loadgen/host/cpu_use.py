@@ -88,7 +88,7 @@ def read_times(server_pids: Collection[int], proc: Path = _PROC) -> CpuTimes:
 def subtract_times(before: CpuTimes, after: CpuTimes, server_known: bool) -> CpuUse | None:
     """Compute the CPU use between two readings; None if they have no CPU or no time in common.
 
-    `others` is None unless the server's processes were read, or it is `server_known` among ours.
+    `others` is None unless the server's processes were read, or are `server_known` to be our children.
     """
     duration_s = (after.at_ns - before.at_ns) / 1e9
     cpus = (before.allowed | after.allowed) & before.busy_s.keys() & after.busy_s.keys()
@@ -148,7 +148,10 @@ def format_use(use: CpuUse) -> str:
 
 
 def _sum_rise_s(before: Mapping[int, ProcessTime], after: Mapping[int, ProcessTime], began: int) -> float:
-    """Sum the CPU seconds of processes between two readings; one since tick `began` counts whole."""
+    """Sum the CPU seconds that the processes of `after` took since `before`.
+
+    Of a process that `before` lacks all count if it began at tick `began` or later, else none.
+    """
     total = 0.0
     for pid, now in after.items():
         earlier = before.get(pid)

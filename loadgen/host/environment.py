@@ -166,7 +166,7 @@ def read_throttling_state(
     slowdown_us, reasons = read_gpus()
     return ThrottlingState(
         counters={**counters, **slowdown_us},
-        held=(*_read_cpu(root), *_read_cooling(root), *_read_jetson(root, run), *reasons),
+        held=(*_list_cpu_limits(root), *_list_cooled(root), *_list_jetson_limits(root, run), *reasons),
     )
 
 
@@ -185,7 +185,8 @@ def explain_throttling(before: ThrottlingState, after: ThrottlingState) -> tuple
     return tuple(untrusted.read_text(line) for line in (*counted, *dict.fromkeys(after.held)))
 
 
-def _read_cpu(root: Path) -> list[str]:
+def _list_cpu_limits(root: Path) -> list[str]:
+    """List a governor that keeps the lowest clock, and a limit below 90 % of the greatest, in words."""
     policy, lines = root / _CPU / "cpu0/cpufreq", []
     governor, driver = (read_system_text(policy / f"scaling_{name}") for name in ("governor", "driver"))
     if governor == "powersave" and driver not in _OWN_CHOICE:
@@ -196,7 +197,7 @@ def _read_cpu(root: Path) -> list[str]:
     return lines
 
 
-def _read_cooling(root: Path) -> list[str]:
+def _list_cooled(root: Path) -> list[str]:
     """List the devices that the kernel cools by slowing them; fans slow nothing."""
     lines = []
     for path in sorted(root.glob(_COOLING)):
@@ -207,7 +208,7 @@ def _read_cooling(root: Path) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def _read_jetson(root: Path, run: Callable[..., str]) -> list[str]:
+def _list_jetson_limits(root: Path, run: Callable[..., str]) -> list[str]:
     """List a power mode below the unlimited one, if there is that, and pinned clocks not held."""
     match = re.search(r"NV Power Mode: *(\S+)", run("nvpmodel", "-q"))
     if match is None:

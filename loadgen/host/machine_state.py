@@ -101,6 +101,7 @@ def list_setting_differences(a: MachineState, b: MachineState) -> list[Differenc
 
 
 def _list_settings(a: MachineState, b: MachineState) -> Iterator[Difference]:
+    """Yield how modes, drivers, firmware, limits of clocks, pinned clocks and power caps differ."""
     texts = (
         ("power mode", a.power_mode, b.power_mode),
         ("CPU governor", a.cpu_governor, b.cpu_governor),
@@ -120,6 +121,7 @@ def _list_settings(a: MachineState, b: MachineState) -> Iterator[Difference]:
 
 
 def _list_conditions(a: MachineState, b: MachineState) -> Iterator[Difference]:
+    """Yield how heat, slowdowns, other processes, swap, page cache and memory bandwidth differ."""
     yield from _compare(
         "hottest sensor", a.find_hottest_c(), b.find_hottest_c(), "{:.0f} °C", least=_WARMER_C
     )
@@ -144,9 +146,9 @@ def _list_conditions(a: MachineState, b: MachineState) -> Iterator[Difference]:
 def _compare(
     what: str, a: float | None, b: float | None, form: str, *, least: float = 0.0, share: float = 0.0
 ) -> Iterator[Difference]:
-    """Yield a difference if both values are known and differ by over `least`, and over `share` of the larger.
+    """Yield a difference if both values are known and apart by over `least` and over `share` of the larger.
 
-    `form` is the text of a value.
+    `form` writes a value as text.
     """
     if a is not None and b is not None and abs(a - b) > max(least, share * max(abs(a), abs(b))):
         yield what, form.format(a), form.format(b)

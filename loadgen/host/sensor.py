@@ -109,10 +109,7 @@ def name_sensor(sensor: object) -> str:
 
 
 def collect_facts(sensors: Sequence[Sensor]) -> dict[str, str]:
-    """Return the sensors' unchanging facts as printable texts, for the report's environment.
-
-    A sensor that raises has none.
-    """
+    """Return the sensors' unchanging facts by name, as printable texts; a sensor that raises has none."""
     each = (call_guarded(name_sensor(sensor), sensor.facts, lambda _: {}) for sensor in sensors)
     return {name: untrusted.read_text(value) for facts in each for name, value in facts.items()}
 
@@ -147,10 +144,7 @@ def _keep_possible(sensor: Sensor, reading: Reading) -> Reading:
 
 
 def merge_states(states: Iterable[MachineState]) -> MachineState:
-    """Merge what several sources report of one machine.
-
-    Mappings and lists are joined; of anything else the last value that is not empty counts.
-    """
+    """Merge states of one machine: mappings and lists are joined, else the last value not empty counts."""
     merged = MachineState()
     for state in states:
         changes = {}

@@ -194,7 +194,7 @@ class Decoder(msgspec.Struct, eq=False):
         return self._find_missing_state(stream.lines), ended
 
     def _keeps(self, record: Record) -> bool:
-        """Whether to keep an answer's text, on request or to count its tokens later, noted in `uncounted`."""
+        """Whether to keep an answer's text, on request or, noted in `uncounted`, to count tokens later."""
         to_count = self.keep_uncounted and needs_text(record)
         self.uncounted += to_count
         return to_count or self.keep_text
@@ -238,7 +238,7 @@ class Decoder(msgspec.Struct, eq=False):
         return self._find_missing_state(json), True
 
     def _find_missing_state(self, lines: bytes | bytearray) -> Failure | None:
-        """Return the failure of an answer without what the next turn needs, where the server has the rest."""
+        """Return a failure if the server keeps the history and the answer lacks its id; None otherwise."""
         if not self.dialect.keeps_history or self.dialect.read_state(lines) is not None:
             return None
         return Failure(FailureKind.UNNAMED, "the answer has no id, by which the next turn would name it")
@@ -252,7 +252,7 @@ class _Reads(msgspec.Struct):
     delays: ReadDelays | None = None
 
     def date_messages(self, record: Record, stream: DecodedStream, carrying: Int64) -> None:
-        """Set a record's arrivals, delays and coalesced reads, of the messages `carrying` tokens."""
+        """Set a record's arrivals, delays and coalesced reads, of the messages at positions `carrying`."""
         ends = stream.ends[carrying]
         at = together = stream.read_ends.searchsorted(ends)
         record.arrival_ns = self.arrival_ns[at]

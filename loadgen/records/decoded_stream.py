@@ -175,7 +175,7 @@ class TokenCounts(msgspec.Struct, frozen=True):
 
 
 def count_stream(stream: DecodedStream) -> tuple[StreamSummary, TokenCounts, str]:
-    """Summarize a stream and count its tokens; "" or why its usage cannot be true, which is then left out."""
+    """Summarize a stream and count its tokens; third, why its usage is impossible and left out, else ""."""
     summary = summarize(stream.messages, stream.lines)
     counted = count_tokens(stream.messages, summary)
     excess = explain_excess(counted.total, stream.body_bytes)
@@ -213,7 +213,7 @@ def count_tokens(messages: Sequence[Message], summary: StreamSummary) -> TokenCo
 def spread_tokens(total: int, messages: int) -> Int64:
     """Divide `total` tokens over `messages` messages as evenly as integers allow, int64[messages].
 
-    The first message always carries one: text cannot have come from none.
+    The first message carries one at least, unless `total` is 0: text cannot have come from none.
     """
     if messages in (0, total):
         return _ONE.repeat(messages)
@@ -223,7 +223,10 @@ def spread_tokens(total: int, messages: int) -> Int64:
 
 
 def _count_ids(messages: Sequence[Message], summary: StreamSummary, total: int | None) -> Int64 | None:
-    """Count tokens by `return_token_ids`; None unless they sum to `total`, or each text has some."""
+    """Count tokens by `return_token_ids`, int64[messages]; None unless they sum to `total`.
+
+    Where that is unknown, None unless each message with text has some.
+    """
     listed = [
         sum(len(choice.token_ids or ()) for choice in message.choices or ())
         for message, _ in zip(messages, summary.kinds, strict=False)

@@ -96,7 +96,10 @@ class _Clock(msgspec.Struct):
         return (ticks - self.ticks + _HALF) % (2 * _HALF) - _HALF
 
     def learn(self, came_ns: Int64, behind_ns: Int64) -> Int64 | int:
-        """Add how far segments that came then were behind the clock; return the least near each, or all."""
+        """Learn how far behind the clock segments came (ns); return the least near each, int64[segments].
+
+        Where all came in one stretch of `_NEAR_NS` it is one int.
+        """
         first = (int(came_ns.min()) - self.began_ns) // _NEAR_NS
         last = (int(came_ns.max()) - self.began_ns) // _NEAR_NS
         if first == last:
@@ -111,7 +114,7 @@ class _Clock(msgspec.Struct):
         return found
 
     def _learn_one(self, number: int, ns: int) -> int:
-        """Add a difference; return the least near it."""
+        """Note a difference (ns) in stretch `number`; return the least of it and its two neighbours."""
         if ns < self.least_ns.get(number, _FAR_NS):
             self.least_ns[number] = ns
         return self._find_near(number)
@@ -127,7 +130,7 @@ class PathDelays(msgspec.Struct, eq=False):
     clocks: dict[int, _Clock] = {}
 
     def measure(self, capture: Capture, arrival_ns: Int64) -> ReadDelays | None:
-        """Find the delays of a response's reads, which arrived then (ns); None where no segment tells any."""
+        """Find the delays of a response's reads from when each arrived, int64[reads]; None if unknown."""
         times = capture.times
         if times is None or not len(arrival_ns) or capture.earlier_offsets_ns:
             return None
@@ -167,7 +170,10 @@ class PathDelays(msgspec.Struct, eq=False):
 
 
 def _find_tick_ns(ticks: int, passed_ns: int) -> int:
-    """Find what a tick of a clock is (ns) by how many passed meanwhile; 0 if it is neither 1 ms nor 1 µs."""
+    """Find how long a clock's tick is (ns) by how many passed in a time: 1 ms, 1 µs, or 0 for neither.
+
+    In less than 100 ms fewer than 1000 ticks are taken for 1 ms each, and more are not told apart: 0.
+    """
     passed_ms = passed_ns / MS_NS
     if passed_ms < _TELLING_MS:
         return MS_NS if ticks < _FEW_TICKS else 0

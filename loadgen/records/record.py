@@ -290,7 +290,7 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
         return len(self.arrival_ns) <= BLOCK
 
     def spans(self) -> list[tuple[int, int]]:
-        """List (first, last) requests of each block: at most BLOCK messages, unless one request has more."""
+        """List [first, last) requests of each block: BLOCK messages at most, but all of a single request."""
         if self.in_one_block:
             return [(0, len(self))]
         spans, first = [], 0
@@ -302,7 +302,7 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
 
     @property
     def is_counted(self) -> bool:
-        """Whether the tokens of all answers are counted, so that no text is kept to count them later."""
+        """Whether no text is kept of an answer whose tokens the server did not count."""
         return all(counted or text is None for counted, text in zip(self.usage, self.texts, strict=True))
 
     def blocks(self, spans: Iterable[tuple[int, int]] | None = None) -> Iterator[MessageBlock]:

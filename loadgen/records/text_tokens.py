@@ -80,10 +80,7 @@ def join_written(messages: Iterable[Message]) -> str:
 
 
 def has_one_token_each(finish_reason: str, messages: int, planned: int) -> bool:
-    """Whether each message of a stream carried one token: it has as many as were requested.
-
-    It must have ended at the requested length.
-    """
+    """Whether a stream ended at the requested length with as many messages, so that each carried a token."""
     return finish_reason == "length" and 0 < messages == planned
 
 

@@ -165,6 +165,7 @@ def _make_checkpoint(config: bytes, **declared: Any) -> Checkpoint:
 
 
 def _name_method(method: str, declared: Mapping[str, Any]) -> str:
+    """Make the usual short name of a quantization method, with its bits; an unknown one keeps its name."""
     bits = _read_whole(declared.get("bits", declared.get("w_bit", declared.get("nbits"))))
     if "awq" in method:
         return f"AWQ-{bits or 4}bit"
@@ -247,10 +248,7 @@ _FILE_TYPES: dict[object, str] = {
 
 
 def read_head(path: Path) -> tuple[bytes, dict[str, str | int | float]]:
-    """Read a GGUF file's first MiB, and the scalars of its metadata up to an invalid one; raises UsageError.
-
-    It does so for what is not GGUF, too.
-    """
+    """Read a GGUF file's first MiB and its metadata's scalars up to an invalid one; else UsageError."""
     try:
         raw = untrusted.read_file_head(path, _HEAD_BYTES)
     except OSError as error:

@@ -110,10 +110,9 @@ class ServerProbe:
         return self._describe_served(engines.HOSTED, SelfDescription(), cards, model)
 
     async def _explain_not_ready(self, client: httpx.AsyncClient) -> str | None:
-        """Ask /health and return why the server is not ready; None if it is.
+        """Ask /health why the server is not ready, None if it is; MeasureError for an untrusted certificate.
 
-        SGLang answers /v1/models seconds too early. Raises MeasureError for a certificate that is not
-        trusted.
+        SGLang answers /v1/models seconds too early.
         """
         answer = await exchange.ask_server(client, "GET", "/health", _ANSWER_S)
         if answer.refused_certificate:
@@ -191,10 +190,7 @@ def _read_root(value: object) -> str:
 
 
 def read_server_info(access: ServerAddress, engine: Engine) -> dict[str, Any]:
-    """Read the server's own configuration, where older versions report it if it is not elsewhere.
-
-    Empty where it does not report it (vLLM: outside its dev mode).
-    """
+    """Read the server's own configuration at its path, else at its older one; {} if neither reports it."""
     for path in filter(None, (engine.info_path, engine.older_info_path)):
         if found := _exchange(access, ("GET", path)).object:
             return found
@@ -204,15 +200,12 @@ def read_server_info(access: ServerAddress, engine: Engine) -> dict[str, Any]:
 def send_request(
     access: ServerAddress, path: str, body: Mapping[str, Any], limit_s: float, begin_only: bool = False
 ) -> ControlAnswer:
-    """Post a request outside the run; return the answer, with `begin_only` the beginning of one with 200."""
+    """Post a request outside the run and return the answer; `begin_only`: the first bytes of a 200."""
     return _exchange(access, ("POST", path), limit_s, body, begin_only)
 
 
 def reset_cache(access: ServerAddress, engine: Engine, busy_s: float = _BUSY_S) -> str:
-    """Empty the server's prefix cache; returns "" if done, else why not.
-
-    A busy server is asked again for `busy_s` seconds.
-    """
+    """Empty the server's prefix cache, asking a busy one for `busy_s`; returns "" if done, else why not."""
     if not engine.reset_path:
         return f"{engine.name} has no way to empty its cache"
     deadline_s = time.monotonic() + busy_s

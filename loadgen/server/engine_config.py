@@ -212,6 +212,7 @@ def explain_unknown_kernels(as_run: EngineConfig, checkpoint: Checkpoint | None)
 
 
 def _list_differences(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str]:
+    """List in words where quantization, dtype and context differ; [] without a checkpoint."""
     if checkpoint is None:
         return []
     differences = []
@@ -230,7 +231,7 @@ def _list_differences(as_run: EngineConfig, checkpoint: Checkpoint | None) -> li
 
 
 def _is_agreeing(method: str, declared: str) -> bool:
-    """Whether an engine's quantization method runs what a checkpoint declares; unknown methods run any."""
+    """Whether a method runs what a checkpoint declares; an unknown one runs all that is quantized."""
     begins = next((begins for name, begins in _RUNS.items() if name in method.lower()), None)
     if begins is None:  # compressed-tensors, modelopt, quark, inc: any quantization
         return not declared.startswith(_RUNS["none"])

@@ -226,7 +226,10 @@ class ServerAddress(msgspec.Struct, frozen=True, dict=True):
             ) from None
 
     def target(self, path: str) -> Target:
-        """Resolve where requests for `path` go, of more addresses one that accepts; raises MeasureError."""
+        """Resolve the host and make the target of requests for `path`; MeasureError without an address.
+
+        Of several addresses it has the first that accepts a connection, else the first.
+        """
         parts = urlsplit(self.base_url)
         assert parts.hostname is not None
         port = read_port(self.base_url)
@@ -287,7 +290,7 @@ class AnswerTime(msgspec.Struct, frozen=True):
 
     @property
     def on_way_s(self) -> float:
-        """The seconds that its end was here after it was written, as far as the network took them."""
+        """The seconds that the network took to bring the answer's end from the server."""
         return self.rtt_s / 2 + min(self.rest_s, self.rest_rounds * self.rtt_s)
 
     def merge(self, other: AnswerTime) -> AnswerTime:
@@ -309,7 +312,7 @@ class AnswerWatch:
         self.time: AnswerTime | None = None  # once the answer is whole
 
     async def note(self, event: str, found: Mapping[str, Any]) -> None:
-        """Note one of httpcore's events: a connection, or a TLS handshake, of the server's time too."""
+        """Note httpcore's events: a TCP connection restarts the time, a TLS handshake adds round trips."""
         if event == "connection.connect_tcp.complete":
             # By now the round trip is the kernels' alone: a later one may have waited for the server.
             if (rtt_ns := read_losses(found["return_value"].get_extra_info("socket")).rtt_ns) > 0:
@@ -389,7 +392,7 @@ async def ask_again(
     body: object = None,
     repeats: Repeats | None = None,
 ) -> ControlAnswer:
-    """Send a control request that may be done twice, as often as `repeats` has it; return the last answer."""
+    """Send a control request, again by `repeats` if it broke or got 429 or 503; return the last answer."""
     repeats = repeats or SOON
     for wait_s in (*repeats.waits_s, None):
         answer = await ask_server(client, method, path, limit_s, most_bytes, body)
@@ -410,9 +413,9 @@ async def ask_server(
     body: object = None,
     begin_only: bool = False,
 ) -> ControlAnswer:
-    """Send a control request and return its answer: an error if later than `limit_s` or over `most_bytes`.
+    """Send a control request; return its answer: an error if broken, redirected, too large or too late.
 
-    What had come of a late answer is its body.
+    What had come of an answer that takes over `limit_s` is its body.
     `begin_only`: of an answer with status 200 only what comes first is read.
     """
     shown = path.partition("?")[0]
@@ -458,10 +461,7 @@ async def ask_server(
 
 
 def _find_other_place(answer: httpx.Response) -> str:
-    """Return where a redirect leads, without its query; "" for any other answer.
-
-    What a GET finds elsewhere on the same server is missing here: "" of that too.
-    """
+    """Return where a redirect leads, without its query; "" for other answers, or a GET on the same server."""
     location = answer.headers.get("location", "")
     if not 300 <= answer.status_code < 400 or not location:
         return ""

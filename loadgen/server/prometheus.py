@@ -109,10 +109,7 @@ def read_name(line: str) -> str:
 
 
 def explain_excess(lines: Sequence[str], whose: str) -> str:
-    """Explain why lines cannot be parsed in reasonable time, as the end of a sentence; "" if they can.
-
-    `whose` they are is named in it.
-    """
+    """Explain, as a sentence's end, why lines of `whose` metrics are too many or long to parse; "" if not."""
     longest = max(lines, key=len, default="")
     if len(longest) > _LONGEST_LINE:
         return f"has a line of {len(longest)} characters: {longest[:_LONGEST_QUOTE]!r}"

@@ -61,7 +61,7 @@ def keep_samples(sensed: Iterable[SampledSeries], window: ServerWindow | None, b
 
 
 def thin_series(series: SampledSeries, most: int) -> SampledSeries:
-    """Reduce a series to `most` samples: first, last, and least and greatest of equal stretches."""
+    """Reduce a series to `most` samples or fewer: first, last, least and greatest of equal stretches."""
     n = len(series.values)
     if n <= most:
         return series

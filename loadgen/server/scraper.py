@@ -105,10 +105,7 @@ class MetricsScraper:
                 thread.join(_LEAVE_S)
 
     def scrape_after(self, meanwhile: Callable[[], object] = lambda: None) -> ServerWindow:
-        """Scrape after the run, once the server is idle or seconds have passed; return the change.
-
-        `meanwhile` is called while the server is waited for.
-        """
+        """Scrape once the server is idle, or after 4 s, `meanwhile` called in the wait; return the change."""
         if self.began.error:
             return ServerWindow(error=self.began.error)
         ended, settled = self._run(self.scrape_idle(_IDLE_S, meanwhile))
@@ -151,10 +148,7 @@ class MetricsScraper:
             asyncio.run(sample())
 
     async def sample_gauges(self) -> None:
-        """Add to `samples` until cancelled.
-
-        Beyond 3600 samples every other one is dropped and the interval doubles.
-        """
+        """Add to `samples` until cancelled; beyond 3600 drop every other one, and double the interval."""
         self.began_ns = began_ns = clock.now_ns()
         async with self.access.client(_ANSWER_S) as client:
             await asyncio.sleep(_FIRST_S)
@@ -313,7 +307,7 @@ def sum_waiting(scrapers: Sequence[MetricsScraper]) -> int | None:
 def join_windows(parts: Sequence[ScrapedRun], model: str = "") -> ServerWindow:
     """Sum the windows of several servers that shared a run: counters, histograms, samples.
 
-    Samples are summed in their order, as far as every server has them; KV cache use is the greatest.
+    Samples are summed in their order, as far as all have them. One server's error or reset is the whole's.
     """
     alone = [make_window(part.before, part.after, part.samples, model, part.settled) for part in parts]
     if failed := next((each for each in alone if each.error), None):

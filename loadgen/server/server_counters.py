@@ -219,6 +219,7 @@ def _measure_growth(earlier: MetricsSnapshot, later: MetricsSnapshot) -> float:
 
 
 def _make_figures(moved: Mapping[Series, float], names: str, model: str) -> dict[str, Any]:
+    """Make the figures of a ServerWindow from what each counter `moved` by, of one model or ("") of all."""
     parts: dict[str, dict[str, float]] = {quantity: {"": 0.0} for quantity in METRICS[names].lazy}
     for (owner, quantity, part), change in moved.items():
         if model in ("", owner):

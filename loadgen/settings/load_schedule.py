@@ -159,8 +159,7 @@ class LoadSchedule(msgspec.Struct, frozen=True):
     def find_offsets_s(self, counts: Float64) -> Float64:
         """Find at which second after the start the rate's integral passes each count, the duration at most.
 
-        `counts` ascend. A count reached as a pause begins is passed at the pause's end: stages are [begin,
-        end).
+        `counts` ascend. One reached as a pause begins is passed at the pause's end: stages are [begin, end).
         """
         until = np.cumsum([stage.count for stage in self.stages])
         begins = np.cumsum([0.0, *(stage.span_s for stage in self.stages)])

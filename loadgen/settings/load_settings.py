@@ -66,10 +66,7 @@ def parse_cancel_rate(text: str) -> float:
 
 
 def parse_cancel_point(text: str) -> CancelPoint:
-    """Parse when a request is cancelled, `1.5m` or `50tok`: within a day, or 1 to 2³¹ tokens.
-
-    Raises ValueError for any other text.
-    """
+    """Parse when a request is cancelled, `1.5m` (within a day) or `50tok` (1 to 2³¹), else ValueError."""
     written = text.strip()
     if (tokens := _TOKENS.fullmatch(written)) is not None:
         if not 1 <= int(tokens[1]) <= _MOST_TOKENS:

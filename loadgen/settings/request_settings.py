@@ -102,7 +102,7 @@ def choose_backend(backend: str | None, endpoint_type: str | None, endpoint: str
     """Choose our API from --backend, --endpoint-type and --endpoint; None without a name.
 
     --endpoint-type decides if both mean one API, or --backend one of completions, often a label in 2025;
-    other two raise UsageError, an unknown name ValueError. `sglang` is `openai` at one of completions.
+    other two raise UsageError, an unknown name ValueError. `sglang` with `/completions` is `openai`.
     """
     labels = backend, endpoint_type
     backend, endpoint_type = (None if name is None else find_backend(name) for name in labels)

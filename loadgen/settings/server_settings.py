@@ -18,10 +18,7 @@ _MOST_RUNNING = 1 << 20
 
 
 def _split_line(value: Any) -> Any:
-    """Return a text of flags, as of --server-args, or a list of them as a tuple; other values unchanged.
-
-    Raises ValueError for a text with an open quote.
-    """
+    """Make a tuple of a text of flags, or of a list; keep other values; ValueError for an open quote."""
     words = shlex.split(value) if isinstance(value, str) else value
     return tuple(words) if isinstance(words, list) else words
 

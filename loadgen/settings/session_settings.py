@@ -32,10 +32,7 @@ _CONVERSATIONS = "pass --dataset-path FILE of conversations, --turns N, or --tra
 
 
 def _check_delays(value: Any) -> str:
-    """Return --turn-delays as text, also of a factor that TOML gives as a number.
-
-    Raises ValueError unless it is `recorded`, `none` or a factor from 0 to 1000.
-    """
+    """Return --turn-delays, text or number, as text: recorded, none or a factor to 1000; else ValueError."""
     text = str(value).strip()
     if text in (RECORDED_DELAYS, NO_DELAYS):
         return text
@@ -46,10 +43,7 @@ def _check_delays(value: Any) -> str:
 
 
 def _check_header_name(value: str) -> str:
-    """Return the name of a header, "" for none.
-
-    Raises ValueError if it is not valid, or the request's own.
-    """
+    """Return a header's name, or "", unchanged; raises ValueError if it is invalid or the request's own."""
     if value and (_HEADER_NAME.fullmatch(value) is None or value.lower() in _OWN_HEADERS):
         raise ValueError("give the name of a header that is none of the request's own")
     return value
@@ -137,7 +131,7 @@ class SessionKeys(BaseModel, frozen=True, defer_build=True):
 def check_requests(values: Values, kind: str, branches: bool | None) -> None:
     """Raise UsageError if settings do not go with turns, or session settings are of data without turns.
 
-    `kind` is that of the data; `branches`: its sessions have some; None if its requests are of no session.
+    `kind` is the data's; `branches`: whether its sessions have parallel requests; None: it has no sessions.
     """
     if branches is not None:
         if values["users"] and branches:

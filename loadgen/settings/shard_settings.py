@@ -49,7 +49,10 @@ class Share(msgspec.Struct, frozen=True):
         return [Share(self.number + self.of * worker, self.of * workers) for worker in range(workers)]
 
     def list_indices(self, count: int, sessions: "Int64 | None" = None) -> "Int64":
-        """List the plan indices of this share, ascending: each `of`-th request or, of `sessions`, session."""
+        """List the plan indices of this share of `count` requests, ascending: each `of`-th.
+
+        With `sessions`, the session of each request, they are all requests of each `of`-th session.
+        """
         import numpy as np  # which --help does without
 
         if sessions is None:
@@ -66,7 +69,7 @@ class Share(msgspec.Struct, frozen=True):
         return None if most is None else self.count_slots(most)
 
     def number_slot(self, position: int) -> int:
-        """Return the number of this share's slot at a position."""
+        """Return the number of this share's slot at a position, from 0."""
         return self.number + self.of * position
 
 

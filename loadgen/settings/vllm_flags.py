@@ -226,7 +226,7 @@ class _Unheeded(argparse.Action):
     ) -> None:
         """Add the flag to those noted in the namespace; raises UsageError for a value that is refused."""
         flag = self.option_strings[0]
-        if isinstance(values, str) and (reason := _refuse_value(flag, values)) is not None:
+        if isinstance(values, str) and (reason := _explain_wrong_value(flag, values)) is not None:
             raise UsageError(reason)
         setattr(namespace, self.dest, (*getattr(namespace, self.dest, ()), flag))
 
@@ -238,7 +238,7 @@ def add_unheeded_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(flag, action=_Unheeded, nargs=nargs, dest="no_effect", help=argparse.SUPPRESS)
 
 
-def _refuse_value(flag: str, value: str) -> str | None:
+def _explain_wrong_value(flag: str, value: str) -> str | None:
     """Explain why a vLLM flag without effect is refused with this value; None if it accepts the value."""
     only, why = ONLY_VALUES.get(flag, (None, ""))
     try:

@@ -275,7 +275,7 @@ class Outbox:
         self._frame = bytearray(_LENGTH.size)  # written into again and again, as the inbox's piece is
 
     def put(self, capture: Capture, size: int = 0, fill: Fill | None = None, at_once: bool = False) -> None:
-        """Queue a capture of `size` bytes; `fill` is called to add them when it is sent, or now if `at_once`.
+        """Queue a capture of `size` bytes (0: of `raw`); `fill` adds them as it is sent, or now if `at_once`.
 
         Where a thousand streams end at once, to join all their reads takes longer than other streams pause.
         """
@@ -298,7 +298,7 @@ class Outbox:
         return self._waiting[0][0].end_ns if self._waiting else 0
 
     def flush_some(self) -> bool:
-        """Send at most one capture; True if the pipe took it and another may be tried."""
+        """Send one capture, or the rest of one; True if the pipe took all, False if not or none waits."""
         if not self._partial:
             if not self._waiting:
                 return False

@@ -60,8 +60,8 @@ class CaptureRun:
         """Yield captures as they finish, and None a few times a second; ends when the run has.
 
         What a process that died had sent and not delivered comes last, each as lost. At the end `health` is
-        set, and the process left to `reap_ended`, or `died`. None comes at once where the file `also` can be
-        read.
+        set, and the process left to `reap_ended`, or `died`. None comes at once where the file descriptor
+        `also` (-1: none) can be read.
         """
         fault = ""
         poll = select.poll()

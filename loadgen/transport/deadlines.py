@@ -110,9 +110,9 @@ class Deadlines:
 
 
 def is_closed_while_idle(stream: Stream, now_ns: int) -> bool:
-    """Whether a kept-alive connection was closed within 0.1 s of a request, so that it may be sent again.
+    """Whether a request whose connection was lost was sent at most 0.1 s ago, so that it may be sent again.
 
-    For the caller to know: that the connection had served before, and that no byte came.
+    The caller checks that the connection had served before, and that no byte came.
     """
     return now_ns - stream.sent_ns - stream.excused_ns <= _RACE_NS
 
@@ -175,7 +175,7 @@ def find_last_token_read(reads: list[bytes], token_seen: Callable[[bytes], bool]
 
 
 def find_unfinished_read(reads: list[bytes]) -> int:
-    """Return the index of the last read (of 1024) with an event's end: a message may be incomplete there."""
+    """Return the index of the last of the last 1024 reads with an event's end, else of the first of these."""
     least = max(len(reads) - _MOST_READS, 0)
     ended = (i for i in range(len(reads) - 1, least, -1) if b"\n\n" in reads[i] or b"\r\n\r\n" in reads[i])
     return next(ended, least)

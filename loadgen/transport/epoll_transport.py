@@ -293,13 +293,14 @@ class EpollTransport:
     # Requests.
 
     def _cancel(self, cancelling: Cancelling) -> None:
+        """End the requests that are now to be cancelled as planned."""
         for stream in cancelling.take_due(self.now_ns()):
             assert isinstance(stream, Slot)
             self.pool.dialing -= stream.intake.state in DIALING  # to be sent again
             self._end(stream, USER_CANCELLED)
 
     def _look_for_end(self, slot: Slot) -> None:
-        """Parse the response's head; end the request if complete or malformed now, cut it if too long."""
+        """Parse the head if it is new; end the request if complete or malformed now, cut it if too long."""
         size = len(slot.intake.list_since(-1)[0])
         if size >= self.most_bytes:
             slot.quicken_acks()

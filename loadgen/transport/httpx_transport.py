@@ -139,10 +139,7 @@ class Exchange(Stream):
         return self.link.received - self.before
 
     def explain_no_head(self, http2: bool) -> Failure | None:
-        """Return the failure if the head is too long, or not HTTP/1 (unless `http2`).
-
-        None if it may be, or is read.
-        """
+        """Return the failure of a head too long or, unless `http2`, not HTTP/1; None of any other."""
         begin = self.link.begin
         if self.status:
             return None
@@ -154,10 +151,7 @@ class Exchange(Stream):
         return None
 
     def explain_loss(self, error: httpx.TransportError, http2: bool) -> Failure:
-        """Make the failure of a request whose connection broke: refused by httpx, unanswered, or cut off.
-
-        What is no HTTP/1 counts as malformed.
-        """
+        """Make the failure of a request that broke off: unfit to send, unanswered, not HTTP/1, or cut off."""
         if isinstance(error, httpx.LocalProtocolError):  # its words may quote a header
             return Failure(FailureKind.CONNECT, "the request cannot be sent as HTTP")
         ended = isinstance(error, httpx.NetworkError) or self.link.closed
@@ -366,7 +360,7 @@ class HttpxTransport:
         self.freed.set()
 
     def leave_gates(self) -> None:
-        """Let another request pass the gates in place of one that passed and is not sent."""
+        """Let another request pass the gates in place of one that has ended, or is not sent after all."""
         for gate in self.gates:
             gate.note_ended(self.now_ns())
             self.freed.set()
@@ -523,6 +517,7 @@ class HttpxTransport:
         return None
 
     async def _cancel(self, cancelling: Cancelling) -> None:
+        """Give up each request when the plan cancels it, until this task is cancelled."""
         while True:
             for stream in cancelling.take_due(self.now_ns()):
                 assert isinstance(stream, Exchange)

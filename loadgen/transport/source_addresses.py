@@ -97,9 +97,9 @@ def plan_sources(
 
 
 def list_used_ports(family: int, source: str, server: Address) -> Iterable[int]:
-    """List the local ports of an address that cannot connect to a server now: in use or closing.
+    """Yield the local ports of address `source` that cannot connect to a server now: in use or closing.
 
-    None where the kernel does not show its connections. From 127.* those in TIME_WAIT are left out, since
+    Nothing where the kernel does not show its connections. From 127.* those in TIME_WAIT are left out, since
     Linux by default reuses them after a second (the setting tcp_tw_reuse is not read); from ::1 they are not.
     """
     import psutil  # few runs have so many connections that they look

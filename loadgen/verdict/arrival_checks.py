@@ -55,6 +55,7 @@ def _find_whole_answers(run: RunEvidence) -> Evidence | None:
 
 
 def _find_clumps(run: RunEvidence) -> Evidence | None:
+    """Find that most answers came in clumps, the first one too, and the client was not late."""
     shapes = run.shapes
     clump = shapes.messages / shapes.instants
     which = (shapes.instants > 1) & (clump >= 2) & (shapes.at_first >= np.maximum(2, clump / 2))
@@ -70,6 +71,7 @@ def _find_clumps(run: RunEvidence) -> Evidence | None:
 
 
 def _find_later_clumps(run: RunEvidence) -> Evidence | None:
+    """Find that most answers came in clumps of 16 and more after the first message."""
     shapes = run.shapes
     clump = (shapes.messages - shapes.at_first) / np.maximum(shapes.instants - 1, 1)
     apart_ms = shapes.span_ns / np.maximum(shapes.instants - 1, 1) / MS_NS
@@ -91,6 +93,7 @@ def _is_late(run: RunEvidence) -> bool:
 
 
 def _find_one_message(run: RunEvidence) -> Evidence | None:
+    """Find that most answers have all their tokens on one message."""
     shapes = run.shapes
     which = shapes.messages == 1
     if not _is_most(which):
@@ -103,6 +106,7 @@ def _find_one_message(run: RunEvidence) -> Evidence | None:
 
 
 def _find_late_text(run: RunEvidence) -> Evidence | None:
+    """Find that most answers begin with a message without text, long before the next."""
     shapes = run.shapes
     which = (shapes.text_late_ns > 0) & _has_late_second(shapes)
     if not _is_most(which):
@@ -123,6 +127,7 @@ def _has_late_second(shapes: AnswerShapes) -> Bool:
 
 
 def _find_extra_first(run: RunEvidence) -> Evidence | None:
+    """Find that most answers have more messages than tokens, the first long before the second."""
     shapes = run.shapes
     which = (shapes.messages > shapes.tokens) & _has_late_second(shapes)
     if not _is_most(which):
@@ -135,6 +140,7 @@ def _find_extra_first(run: RunEvidence) -> Evidence | None:
 
 
 def _find_more_messages(run: RunEvidence) -> Evidence | None:
+    """Find that most answers have 1.1 times as many messages with text as tokens by usage."""
     messages = np.diff(run.records.start)
     which = run.records.ok & (run.records.output_tokens > 0) & (run.records.usage > 0)
     more = which & (messages > np.maximum(MORE_MESSAGES * run.records.output_tokens, 2))
@@ -160,6 +166,7 @@ class _Fewer(msgspec.Struct, frozen=True):
 
     @classmethod
     def count(cls, run: RunEvidence) -> _Fewer:
+        """Count these successes, and the gaps of all whose words were counted."""
         records = run.records
         messages, examined = np.diff(records.start), records.ok & (records.word_gaps >= 0)
         fewer = records.ok & (records.usage > 0) & (records.exact_tokens == 0) & (messages > 0)
@@ -179,6 +186,7 @@ class _Fewer(msgspec.Struct, frozen=True):
 
 
 def _find_unseen_tokens(run: RunEvidence) -> Evidence | None:
+    """Find that usage counts more tokens than messages, which carry one each by their words."""
     fewer = _Fewer.count(run)
     if fewer.gaps < LEAST_GAPS or fewer.inner > INNER_GAPS * fewer.gaps:
         return None
@@ -193,6 +201,7 @@ def _find_unseen_tokens(run: RunEvidence) -> Evidence | None:
 
 
 def _find_full_first(run: RunEvidence) -> Evidence | None:
+    """Find that the first message of most answers carries far more tokens than the others."""
     shapes = run.shapes
     first, later = (
         shapes.first_tokens,

@@ -253,6 +253,7 @@ class _Clock(msgspec.Struct, frozen=True):
 
 
 def _count_clock_faults(run: RunEvidence) -> _Clock:
+    """Count impossible timestamps, and answers with a token over 1 ms before its request or predecessor."""
     records, least_ns = run.records, int(STEP_MS * 1e6)
     begun = run.per_request.first_ns != UNKNOWN
     early = run.per_request.first_ns[begun] < records.sent_ns[begun] - least_ns
@@ -311,6 +312,7 @@ def misses_others(run: RunEvidence) -> bool:
 
 
 def _find_losses(run: RunEvidence, above: float, most: float) -> Evidence | None:
+    """Find lost or overtaken TCP segments in a share of the answers over `above` and up to `most`."""
     records = run.records
     answered = int(np.count_nonzero(records.reads))
     late, again = records.out_of_order.clip(0), records.retransmitted.clip(0)
@@ -345,6 +347,7 @@ network_losses = note(
 
 
 def _describe_stop(run: RunEvidence, stamped: bool) -> Evidence | None:
+    """Describe that the client did not run for over 1 s, if its reads have kernel timestamps as `stamped`."""
     stopped_s = run.facts.client.stopped_s
     if stopped_s <= STOPPED_S or run.stamped is not stamped:
         return None

@@ -408,7 +408,10 @@ class RunEvidence(MeasuredRun):
         return bool(timed) and not self.facts.profile.shaped and self.tpot_trend() is None
 
     def first_ttft(self) -> FirstWave | None:
-        """Compare the first wave's TTFT with later ones, per prompt token awaited at once; else None."""
+        """Compare the first wave's TTFT with later ones, per prompt token that was awaited at the same time.
+
+        None if there are few, or the load changes.
+        """
         of = np.flatnonzero(self.per_request.has_ttft & self.begins)
         weight = self.per_request.input_tokens[of].clip(1)
         together = sum_overlapping(self.records.sent_ns[of], self.per_request.first_ns[of], weight)

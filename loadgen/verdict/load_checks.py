@@ -76,6 +76,7 @@ stopped_by_rule: Rule[RunEvidence] = suspect(
 
 
 def _find_failures(run: RunEvidence, above: float, most: float) -> Evidence | None:
+    """Find that a share of the requests over `above` and up to `most` failed."""
     sent = max(run.judged, 1)
     if not above < run.failed / sent <= most:
         return None
@@ -113,6 +114,7 @@ def all_cancelled(run: RunEvidence) -> Evidence | None:
 
 
 def _find_resent(run: RunEvidence, above: float, most: float) -> Evidence | None:
+    """Find that a share of the requests over `above` and up to `most` were sent again."""
     count, sent = int((run.records.resends > 0).sum()), max(run.metrics.requests, 1)
     if not above < count / sent <= most:
         return None
@@ -173,6 +175,7 @@ early_ends: Rule[RunEvidence] = note(
 
 
 def _find_other_lengths(run: RunEvidence, low: float, high: float) -> Evidence | None:
+    """Find that counted answers are on average below `low` or above `high` times the requested length."""
     records = run.records
     comparable = run.per_request.ok & (records.planned_output > 0) & (records.output_tokens >= 0)
     comparable &= ~text_tokens.mark_uncounted(records)
@@ -212,12 +215,12 @@ def prompt_lengths(run: RunEvidence) -> Evidence | None:
     share, tokens = _OFF.get(run.facts.prompt_format, TEXT_OFF)
     if abs(counted - planned) <= max(tokens, share * planned):
         return None
-    cut = _cut_prompts(records.planned_input[comparable], records.input_tokens[comparable])
+    cut = _describe_cut(records.planned_input[comparable], records.input_tokens[comparable])
     means = f"{counted:.1f} prompt tokens by usage, {planned:.1f} planned (means of {comparable.sum()})"
     return means + (f"; {cut}" if cut else "")
 
 
-def _cut_prompts(planned: Int64, counted: Int64) -> str:
+def _describe_cut(planned: Int64, counted: Int64) -> str:
     """State that all longer prompts have the same, highest count, as if truncated; "" if not."""
     most = int(counted.max())
     cut = (counted == most) & (planned > most * (1 + TEXT_OFF[0]))

@@ -127,6 +127,7 @@ def find_mismatches(window: ServerWindow, metrics: Metrics) -> list[Mismatch]:
 
 
 def _explain_count(window: ServerWindow, metrics: Metrics, more: bool) -> str:
+    """Explain the likeliest cause why a count differs; `more`: the server's is the greater."""
     if more and count_foreign_requests(window, metrics):
         if window.running_before or window.waiting_before:
             return "requests from before the run, of the warm-up or another client, finished in it"
@@ -148,6 +149,7 @@ def _explain_count(window: ServerWindow, metrics: Metrics, more: bool) -> str:
 
 
 def _find_latency_mismatches(window: ServerWindow, metrics: Metrics) -> Iterator[Mismatch]:
+    """Yield the means of TTFT, E2E and ITL that differ by more than the points of measurement explain."""
     for figure, ours, theirs in (("TTFT", metrics.ttft, window.ttft), ("E2E", metrics.e2el, window.e2e)):
         if theirs is None or not ours.n:
             continue
@@ -169,6 +171,7 @@ def _find_latency_mismatches(window: ServerWindow, metrics: Metrics) -> Iterator
 
 
 def _pair_counters(window: ServerWindow, metrics: Metrics, records: Records) -> Iterator[ReconciledFigure]:
+    """Pair counts of requests and tokens, and cache hits; what the server lacks is None."""
     yield _pair("requests finished", "", metrics.completed, window.finished)
     if metrics.cancelled:
         yield _pair("cancelled, aborted", "", metrics.cancelled, window.requests.get("abort"))
@@ -190,6 +193,7 @@ def _choose_gaps(window: ServerWindow, metrics: Metrics) -> tuple[str, Distribut
 
 
 def _pair_latencies(window: ServerWindow, metrics: Metrics, records: Records) -> Iterator[ReconciledFigure]:
+    """Pair each mean and percentile of the server's histograms with the client's, None where it has none."""
     each = PerRequest.from_records(records, MetricOptions(streamed=metrics.times_tokens))
     none = np.zeros(0, np.int64)
     for figure, ours, theirs, values_ns in (

@@ -85,6 +85,7 @@ throughput_trend: Rule[RunEvidence] = suspect(
 
 
 def _describe_drift(name: str, trend: Trend | None) -> Evidence | None:
+    """Describe a trend of the figure `name`; None if there is none, or it may be chance, or is small."""
     if trend is None or trend.probability >= TREND_CHANCE or abs(trend.change) <= TREND_CHANGE:
         return None
     word = "rose" if trend.change > 0 else "fell"
@@ -369,6 +370,7 @@ def timings_differ(run: RunEvidence) -> Evidence | None:
 
 
 def _list_differences(timings: AnswerTimings) -> Iterator[Evidence]:
+    """Yield a sentence for each way in which the answers' timings contradict the client's figures."""
     for pair in timings.counts:
         if pair.differing > COUNTS_OFF * pair.requests:
             yield (

@@ -169,10 +169,7 @@ class Heads:
         return self.feed(new[0] if len(new) == 1 else b"".join(new))
 
     def feed(self, data: bytes) -> ResponseHead | str | None:
-        """Parse the head from the bytes that came since the last call; None until it is complete.
-
-        A text says why the bytes are not HTTP.
-        """
+        """Parse the head from bytes since the last call; None until it is whole, a text if not HTTP."""
         if len(self._begin) < _SHOWN_BYTES:
             self._begin += data[: _SHOWN_BYTES - len(self._begin)]
             if self._begin[:5] != b"HTTP/"[: len(self._begin)]:

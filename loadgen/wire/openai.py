@@ -599,10 +599,7 @@ class Dialect(msgspec.Struct, frozen=True):
         return body
 
     def add_images(self, request: dict[str, Any], urls: Sequence[bytes]) -> dict[str, Any]:
-        """Return a request with images after the content of its last message.
-
-        Their URLs have no character that JSON escapes.
-        """
+        """Return a request with images after its last message's content; JSON escapes nothing in `urls`."""
         raise NotImplementedError
 
     def keep_history(self) -> Dialect:
@@ -645,10 +642,7 @@ class Dialect(msgspec.Struct, frozen=True):
         return sum(kind == TOKEN for kind in self._classify_lines(piece))
 
     def _classify_lines(self, cut: bytes) -> Iterator[int]:
-        """Yield what each choice of the messages in bytes cut out of a response carries.
-
-        An event's data may be over several lines.
-        """
+        """Yield what each choice in bytes cut out of a response carries, also of data in several lines."""
         begun = b""
         for line in _CHUNK_SEAM.sub(b"", cut).splitlines():  # without chunk sizes
             if not line.startswith(b"data:"):

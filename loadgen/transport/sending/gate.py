@@ -182,6 +182,7 @@ class Cancelling:
         return due
 
     def _count_tokens(self, counted: _Counted) -> None:
+        """Add the messages with text that new reads completed; a begun message waits in `rest`."""
         if not (reads := counted.stream.list_since(counted.reads)):
             return
         counted.reads += len(reads)

@@ -345,7 +345,7 @@ class TransportKind(msgspec.Struct, frozen=True):
         return ""
 
     def choose(self, target: Target, streams: int, asked: bool) -> TransportChoice | None:
-        """Choose this transport, or one in its place, for `streams` streams; None: no opinion."""
+        """Choose this transport, or one in its place; None: no opinion. `asked`: the user named it."""
         return TransportChoice(self.name) if asked else None
 
     def has_own_ports(self, target: Target, connections: int) -> bool:

@@ -81,7 +81,7 @@ class Outgoing:
         return ""
 
     def _claim(self) -> bool:
-        """Claim one more request for this process; False if none is left."""
+        """Claim one more request for this process; if none is left set `count` and return False."""
         if self.next + len(self._ready) >= self.count:
             return False
         index = next(self._order, _NONE_LEFT)
@@ -168,7 +168,7 @@ class Sender:
         self.counters.publish_sent(self.out.next)
 
     def take_unsent(self, slot: Slot) -> None:
-        """Give a slot whose connection failed the due request, so that it fails with the connection."""
+        """Give a slot whose connection failed the request that is due, if any, so that it fails with it."""
         if not (self.begin_ns and self.out.next < self.out.count and self._passes()):
             return
         closed_loop = self.job.offsets_ns is None
@@ -183,7 +183,7 @@ class Sender:
             gate.note_ended(end_ns)
 
     def take_free(self, slot: Slot) -> None:
-        """Note that a slot is connected and has no request."""
+        """Add a slot that is connected and has no request to the free ones."""
         self.pool.free.append(slot)
 
     def redial_ns(self, slot: Slot) -> int:
