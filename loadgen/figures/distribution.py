@@ -224,6 +224,7 @@ def _find_ranks(last: int, wanted: Sequence[float]) -> list[int]:
 
 
 def _interpolate(values: NDArray[Any] | Mapping[int, Any], rank: float, last: int) -> float:
+    """Interpolate between the values at the whole ranks around `rank`, from 0 to `last`."""
     below = int(rank)
     share = rank - below
     low, high = values[below].item(), values[min(below + 1, last)].item()
@@ -367,14 +368,14 @@ def find_upper_index(n: int, percentile: float) -> int | None:
 def find_upper_place(n: int, independent: int, percentile: float) -> int | None:
     """Find the index, among n ascending samples worth `independent` ones, of the upper bound; or None.
 
-    It is the last of the share of all samples that the independent ones up to their bound are.
+    It is that of the bound among the independent samples, scaled up to n.
     """
     index = find_upper_index(independent, percentile)
     return None if index is None else math.ceil(round((index + 1) / independent * n, 6)) - 1
 
 
 def find_lower_place(n: int, independent: int, percentile: float) -> int | None:
-    """Find the index of the lower bound, the upper one of the mirrored percentile of mirrored samples."""
+    """Find the index, among n ascending samples worth `independent` ones, of the lower bound; or None."""
     place = find_upper_place(n, independent, 100 - percentile)
     return None if place is None else n - 1 - place
 

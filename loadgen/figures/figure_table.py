@@ -103,10 +103,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
         return {name.removesuffix(f"_{UNIT_SUFFIXES[self.unit]}"): value for name, value in values.items()}
 
     def statistics(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Map a distribution's fields to result keys: mean, median, std, percentiles; None if no sample.
-
-        vLLM's 0.00 would be a latency that no request had.
-        """
+        """Map a distribution's fields to result keys: mean, median, std, percentiles; None if n is 0."""
         words = self.words_of(values)
         named = {self.statistic(word): words[word] for word in _WORDS}
         for rank, value in words["percentiles"].items():
@@ -395,7 +392,7 @@ def parse_percentiles(text: str) -> tuple[float, ...]:
 
 
 def find_named_figure(name: str) -> tuple[Figure, str]:
-    """Find the figure of speed that a name means, as ttft_p99, and its key; a latency's is that of the mean.
+    """Find the figure of speed that a name means, as ttft_p99, and its key: of the mean if none is named.
 
     Raises ValueError, with the nearest name, where it means none, or a statistic of what is one number.
     """
@@ -427,7 +424,7 @@ def _normalize(name: str) -> str:
 
 @cache
 def _list_figures() -> dict[str, Figure]:
-    """List the figures that rank speed by each name that people use for them, the first of a name."""
+    """Map each name that people use to its figure, of those that rank speed; of equal names the first."""
     figures: dict[str, Figure] = {}
     for figure in FIGURES:
         if figure.kind == RESULT or figure.higher_is_better is None:

@@ -112,10 +112,7 @@ class Metrics(msgspec.Struct, frozen=True):
 
     @property
     def selectable(self) -> dict[str, Distribution]:
-        """The latencies that `--percentile-metrics` can name and this run has, by key.
-
-        The queue metrics are vLLM's names for what ours measure from the intended time.
-        """
+        """The latencies, by key, that `--percentile-metrics` can name and this run has."""
         return self._of_selectable(figure_table.LATENCIES)
 
     @property
@@ -270,10 +267,7 @@ def _measure_prefill(records: Records, each: PerRequest) -> dict[str, Any]:
 
 
 def count_cached_tokens(records: Records, among: Bool) -> tuple[int, int, int]:
-    """Return cached prompt tokens, all prompt tokens, and requests, of the successes that report both.
-
-    `among`, bool[requests], selects the requests to count.
-    """
+    """Count cached prompt tokens, all prompt tokens and requests of successes in `among` that report both."""
     reported = among & records.ok & (records.cached_tokens >= 0) & (records.input_tokens >= 0)
     hits, looked_up = int(records.cached_tokens[reported].sum()), int(records.input_tokens[reported].sum())
     return hits, looked_up, int(reported.sum())

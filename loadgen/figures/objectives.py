@@ -126,7 +126,7 @@ class Objective(msgspec.Struct, frozen=True):
         return 100 - self.percentile if self.is_floor else self.percentile
 
     def ease(self, most: float) -> Objective:
-        """Return the same limit asked of at most `most` percent of the samples."""
+        """Return the objective asked of `most` percent of the samples; itself if asked of fewer."""
         if self.tail <= most:
             return self
         return msgspec.structs.replace(self, percentile=100 - most if self.is_floor else most)
@@ -191,7 +191,7 @@ class ObjectiveEvidence(msgspec.Struct, frozen=True):
         return Standing.FAILS if missed else Standing.NOT_SHOWN
 
     def allows(self, worth: float) -> bool:
-        """Whether the share beyond the limit would show it met, of `worth` independent samples."""
+        """Whether `worth` independent samples with this share beyond the limit would show it met."""
         n, share = math.floor(worth), self.over / max(self.samples, 1)
         index = find_upper_index(n, self.objective.tail)
         return index is not None and share * n <= n - 1 - index
@@ -332,6 +332,7 @@ def find_goodput_limits(objectives: Sequence[Objective]) -> dict[str, float]:
 
 
 def _parse_clause(clause: str) -> Iterator[Objective]:
+    """Yield the objective of a clause, or those of a published set; raises UsageError."""
     if clause in PUBLISHED:
         yield from (Objective(*row) for row in PUBLISHED[clause])
         return
@@ -391,6 +392,7 @@ def _parse_floor(clause: str, match: re.Match[str], metric: str) -> Objective:
 
 
 def _parse_rank(clause: str, rank: str) -> float:
+    """Parse p99 or median as a percentile, 0 and 100 excluded; raises UsageError, also for a mean."""
     word = rank.lower()
     if word in ("mean", "avg", "average"):
         raise UsageError(

@@ -32,7 +32,7 @@ def peak_tokens(arrival_ns: Int64, tokens: Int64, window_ns: int) -> int:
         ordered_ns, before = arrival_ns[order], np.append(0, np.cumsum(tokens[order]))
 
     def begins(ends: Int64) -> Int64:
-        """How many arrivals are before each of the windows that end at these."""
+        """Count the arrivals before each window that ends at one of these indices."""
         return ordered_ns.searchsorted(ordered_ns[ends] - window_ns, side="right")
 
     count = len(ordered_ns)
@@ -80,7 +80,7 @@ def peak_of(records: Records, ok: Bool, window_ns: int) -> int:
 
 
 def _cut_slabs(records: Records, reach: Sequence[tuple[int, int]]) -> list[int]:
-    """Choose the moments (ns) at which to cut a run, about a block of messages between two of them."""
+    """List the ascending moments (ns) to cut a run at, its ends too, about a block of messages apart."""
     low, high = min(first for first, _ in reach), max(last for _, last in reach) + 1
     width = max(1, -(-(high - low) // _BINS))
     counts = np.zeros(_BINS, np.int64)

@@ -61,7 +61,7 @@ class SessionRows(msgspec.Struct, frozen=True):
         return dropped
 
     def means(self, rows: Int64, values: Float64) -> tuple[Int64, Float64]:
-        """Return each session's first of `rows` (ascending), and `values` with its mean over `rows` there."""
+        """Return each session's first of `rows` (ascending), and a copy of `values` with its mean there."""
         begins = np.flatnonzero(np.diff(self.session[rows], prepend=-1))
         means = values.copy()
         if len(rows):
@@ -70,7 +70,7 @@ class SessionRows(msgspec.Struct, frozen=True):
         return rows[begins], means
 
     def spans_ns(self, records: Records) -> tuple[Int64, Int64]:
-        """Return when each session that sent a turn sent its first, and when its last one ended (ns)."""
+        """Return, of each session that sent a turn, when it sent its first and when its last end was (ns)."""
         sent = records.sent
         rows = np.flatnonzero(sent)
         of = self.session[rows]
@@ -149,10 +149,10 @@ def find_dry_ns(
 ) -> int | None:
     """Find when the first slot of a closed loop had no session left to begin; None if unknown or never.
 
-    A session takes up the slot that its first turn went over. One whose last session is over ran dry as that
-    ended; if that failed, not before the last of its queue
-    began, or before the time was up if not all `to_begin` did. The others were stopped, after `duration_ns`
-    of sending; 0: they were to go on. Slot s takes from queue s mod `queues`. A single slot is never dry.
+    A session takes up the slot that its first turn went over. A slot whose last session is over ran dry as
+    that ended; if that failed, not before the last of its queue began, or before the time was up if fewer
+    than `to_begin` did. Others were stopped after `duration_ns` of sending; 0: there was no such limit. Slot
+    s takes from queue s mod `queues`. A single slot is never dry.
     """
     first, sent_ns = rows.first[:-1], records.sent_ns[records.sent]
     slots = records.slot[first]

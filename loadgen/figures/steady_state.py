@@ -206,6 +206,7 @@ def _find_slot_times(records: Records, begins: Bool | None, queues: int) -> tupl
 
 
 def _measure_window(records: Records, begin_ns: int, end_ns: int, ask: MetricOptions) -> Steady:
+    """Compute the figures of a run's window (begin, end]."""
     sent, each = records.select(records.sent), PerRequest.from_records(records, ask)
     each = replace(each, ok=each.ok & records.sent)
     first_ns, window_ns = int(sent.sent_ns.min()), end_ns - begin_ns
@@ -267,7 +268,7 @@ def mark_failed(failures: Sequence[Failure | None], rows: Int64) -> Bool:
 def find_slot_ends(
     slot: Int64, end_ns: Int64, failed: Bool, begun: tuple[Int64, Int64], queues: int
 ) -> Int64:
-    """Correct the ends (ns) of slots, int64[slots]: one that failed lasts until its queue was empty.
+    """Return the ends (ns) of slots, int64[slots]; one that `failed` not before its queue was empty.
 
     It may wait to connect again while others begin what it would have begun. `begun` are the slot and the
     time of all that was begun. Slot s takes from queue s mod `queues`.

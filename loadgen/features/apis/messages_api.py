@@ -80,10 +80,7 @@ class Block(msgspec.Struct, gc=False):
     stop_reason: str | None = None
 
     def make_delta(self) -> Delta:
-        """Make OpenAI's delta of what is added: an answer, reasoning, or a call's arguments.
-
-        A signature and a citation add no text.
-        """
+        """Make OpenAI's delta of added text, reasoning or arguments of a call; an empty one of others."""
         if self.type == "text_delta":
             return Delta(content=self.text)
         if self.type == "thinking_delta":
@@ -264,6 +261,7 @@ def _convert_messages(messages: Iterable[dict[str, Any]]) -> Iterator[dict[str, 
 
 
 def _convert_content(content: Any, calls: Any = None) -> str | list[dict[str, Any]]:
+    """Convert a content and tool calls to blocks; text without calls stays text, and nothing is "" too."""
     if isinstance(content, str) and not calls:
         return content
     parts = content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []

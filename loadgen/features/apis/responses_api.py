@@ -114,10 +114,7 @@ class ResponseObject(msgspec.Struct, gc=False):
         return _ENDS.get(self.status or "completed", self.status or "")
 
     def convert(self, repeats: bool) -> ChatMessage:
-        """Return the answer as a chat's last message, with its text unless that only `repeats` deltas.
-
-        A failed answer is an error.
-        """
+        """Return chat's last message, without text if `repeats` (deltas had it); a failure is an error."""
         if self.error or self.status == "failed":
             return ChatMessage(choices=[], error=self.error or ErrorObject("the response failed"))
         choice = ChatChoice(finish_reason=self.find_end())
@@ -389,7 +386,7 @@ def _convert(content: Any) -> Any:
 
 
 def _lift(value: Any, name: str) -> Any:
-    """Return an object with its own fields and those of its table `name`, as this API has them."""
+    """Return an object with its table `name` dissolved into its own fields; anything without it as it is."""
     if not isinstance(value, dict) or not isinstance(value.get(name), dict):
         return value
     return {**{key: own for key, own in value.items() if key != name}, **value[name]}

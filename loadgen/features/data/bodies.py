@@ -172,7 +172,7 @@ def refuse_api(lines: Lines, kind: str, dialect: Dialect, backend: str) -> Usage
 
 
 def _check_row(lines: Lines, i: int, row: RowObject) -> tuple[int, int, str | None, str]:
-    """Return a row's prompt and answer tokens (UNKNOWN_LEN), model (None), and last message's role ("")."""
+    """Check a row; return prompt and answer tokens (or UNKNOWN_LEN), model (or None), last role (or "")."""
     values = {
         key: row_kinds.decode_value(lines, i, row, key, _DECODERS[key]) for key in row if key in _DECODERS
     }
@@ -189,6 +189,7 @@ def _check_row(lines: Lines, i: int, row: RowObject) -> tuple[int, int, str | No
 
 
 def _find_parts(messages: bytes) -> list[str]:
+    """List the features of the messages' parts, one for each such part; [] if they are of another form."""
     if b'_url"' not in messages and b'_audio"' not in messages:
         return []
     try:

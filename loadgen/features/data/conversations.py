@@ -198,6 +198,7 @@ class Conversations:
 
 
 def _read_turns(lines: Lines) -> Iterator[TurnRow]:
+    """Yield each row's checked fields; raises UsageError that names row and conversation."""
     decode = msgspec.json.Decoder(TurnRow).decode
     for i, fields in enumerate(row_kinds.read_objects(lines, row_kinds.CONVERSATIONS)):
         encoded = msgspec.json.encode(fields)
@@ -285,7 +286,7 @@ class RecordedTurns(TurnRequests):
         conversation, turn = self._conversations.generated[self._answers[i]].tolist()
         turns = self._conversations.list_before(conversation, turn)
         if answers:
-            turns = _lay_answers(turns, answers)
+            turns = _replace_answers(turns, answers)
         body = {"model": model, **make_chat_fields(turns)}
         if self.output_lens[i] > 0:
             body[dialect.limit_field] = int(self.output_lens[i])
@@ -301,7 +302,7 @@ class RecordedTurns(TurnRequests):
         return fingerprint(self.format, (self._answers, self.output_lens), [file])
 
 
-def _lay_answers(turns: Sequence[RowObject], answers: Sequence[dict[str, Any]]) -> list[RowObject]:
+def _replace_answers(turns: Sequence[RowObject], answers: Sequence[dict[str, Any]]) -> list[RowObject]:
     """Return the turns with the first recorded answers replaced by these, which keep recorded tool calls."""
     live, own = iter(answers), []
     for turn in turns:

@@ -40,7 +40,7 @@ _RAISE = (
     "--num-warmups wave",
 )
 def prefix_cache(run: RunEvidence) -> Evidence | None:
-    """Find evidence that over 5 % of the prompt tokens, beyond the plan's own share, were cached."""
+    """Find evidence of over 5 % cached prompt tokens beyond the plan's share; unreported, by fallen TTFT."""
     by = evidence.reported_reuse(run.facts, run.records)
     if not by:
         earlier = run.facts.earlier

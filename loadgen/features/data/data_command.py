@@ -42,7 +42,7 @@ _EXAMPLE_LETTERS = 300
 def data_parser(words: Mapping[str, str]) -> argparse.ArgumentParser:
     """Make the parser of `loadgen data`; flags that are not given are absent from its result.
 
-    `words` are those that do something else in place of a file, each with the question that it answers.
+    `words` are the commands that may stand in FILE's place, each with the question that it answers.
     """
     parser = Parser(
         prog="loadgen data",
@@ -102,15 +102,12 @@ def add_workload_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def split_options(values: dict[str, Any]) -> dict[str, Any]:
-    """Take the options that are no keys of a profile out of the flags' values, and return them."""
+    """Pop the options that are no keys of a profile from the flags' values, and return them."""
     return {name: values.pop(name) for name in OPTIONS if name in values}
 
 
 def find_file_key(file: str, values: dict[str, Any]) -> str:
-    """Return the profile's key for a file given alone, "trace" or "dataset_path", by flags or its first row.
-
-    Raises UsageError if one of these is given, too.
-    """
+    """Return FILE's key, "trace" or "dataset_path", by flags or first row; raises UsageError for two."""
     for key in ("dataset_path", "trace"):
         if key in values:
             raise UsageError(f"{file} and --{key.replace('_', '-')} are two files: leave out one of them")
@@ -151,10 +148,7 @@ def make_data_plan(values: dict[str, Any], options: dict[str, Any]) -> Plan:
 
 
 def count_lens(made: Plan, tokenizer: str | None) -> Int64 | None:
-    """Return the prompts' tokens, the unknown ones counted by a tokenizer, int64[requests].
-
-    None without a tokenizer, or if all are known.
-    """
+    """Return all prompt tokens, unknown ones counted, int64[requests]; None if none is, or no tokenizer."""
     lens = made.requests.input_lens[: len(made)]
     if tokenizer is None or not (lens == UNKNOWN_LEN).any():
         return None
@@ -270,6 +264,7 @@ def _summarize_turns(turns: Turns) -> dict[str, Any]:
 
 
 def _summarize_agents(turns: Turns) -> dict[str, Any] | None:
+    """Summarize roles, depths, lanes and tools for JSON; None without branches and times of tools."""
     waits = turns.waits
     if waits is None or not (turns.has_branches or waits.tool_ns is not None):
         return None
@@ -346,6 +341,7 @@ def _summarize_gaps(made: Plan) -> dict[str, Any] | None:
 
 
 def _describe_arrivals(made: Plan) -> str:
+    """Describe when requests, or sessions, are due: by users, as answers come, at once, or over a span."""
     what = "requests" if made.turns is None else "sessions"
     gaps, schedule, limit = _summarize_gaps(made), made.facts.schedule, made.profile.max_concurrency
     if made.profile.users is not None:

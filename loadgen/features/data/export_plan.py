@@ -80,6 +80,7 @@ def _warn_of_other_lengths(made: Plan, tokenizer: str, decode: Decode) -> Iterat
 
 
 def _explain_sending(made: Plan, path: Path, form: str) -> Iterator[str]:
+    """Yield lines: the commands that send the file, and what of the plan is not in it."""
     always = ["--ignore-eos"] if made.profile.ignore_eos else []
     chat = made.profile.backend in CHAT_APIS
     backend = _CHAT if form == BODIES else made.profile.backend  # whose form whole bodies have
@@ -130,6 +131,7 @@ def encode_rows(made: Plan, decode: Decode | None = None) -> Iterator[bytes]:
 
 
 def _list_messages(requests: Any, turns: Turns) -> Iterator[dict[str, Any]]:
+    """Yield the rows of each session's messages, a user's and its answer by turns, as MLPerf has them."""
     for session in range(len(turns)):
         begin, system = int(turns.begins[session]), requests.system(session)
         for i in range(begin, turns.end(session)):

@@ -173,6 +173,7 @@ def apply_template(tokenizer: FullTokenizer, name: str, text: str, more: Mapping
 def _refuse_template(
     name: str, kind: type[BaseException] | None, error: BaseException | None, _: object
 ) -> None:
+    """Raise UsageError for an error inside a template; a context's exit callback."""
     if isinstance(error, Exception):
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UsageError(

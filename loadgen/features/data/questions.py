@@ -113,6 +113,7 @@ def spread_categories(numbers: Int64) -> Int64:
 
 
 def _read_turns(lines: Lines, i: int, fields: row_kinds.RowObject) -> list[str]:
+    """Return a row's turns, or its users' messages; raises UsageError for no first turn, or a placeholder."""
     if "turns" in fields:
         turns = row_kinds.decode_value(lines, i, fields, "turns", _TURNS)
     else:

@@ -128,10 +128,7 @@ KINDS: dict[str, tuple[RowKind, ...]] = {
 
 
 def find_kind(keys: Collection[str]) -> str:
-    """Return the kind of a row with these keys, a key of KINDS.
-
-    Raises ValueError, with what to do, if no kind fits, or two do.
-    """
+    """Return the key of KINDS that fits a row's keys; raises ValueError, with what to do, for none or two."""
     found = [name for name, kinds in KINDS.items() if any(kind.fits(keys) for kind in kinds)]
     if len(found) == 1:
         return found[0]
@@ -332,10 +329,7 @@ def _list_texts(value: Any) -> Iterator[str]:
 
 
 def name_first(found: dict[str, int], name: str | None, i: int) -> None:
-    """Set the index of a name in `found` if it has none.
-
-    None, and names after the first 10,000, are ignored.
-    """
+    """Set a name's index in `found` unless it has one; None, and names after 10,000, are ignored."""
     if name is not None and len(found) < _MOST_NAMES:
         found.setdefault(name, i)
 

@@ -129,8 +129,8 @@ def read_conversations(file: OpenedFile) -> list[Conversation]:
 def _note_speakers(entries: Sequence[Conversation], by_role: bool) -> tuple[str, ...]:
     """Return a note on conversations that do not begin with a person's turn, by who speaks their first.
 
-    `by_role`: the turns before the first of a person are dropped. A conversation in which no one is a person,
-    as where no turn names its speaker, stays as it is.
+    `by_role` also drops, from `entries`, the turns before the first of a person. A conversation in which no
+    one is a person, as where no turn names its speaker, stays as it is.
     """
     found = Counter[str]()
     for entry in entries:
@@ -165,6 +165,7 @@ def _read_speaker(turn: msgspec.Raw) -> str:
 def _read_pairs(
     file: OpenedFile, entries: Sequence[Conversation], order: list[int], tokenizer: FullTokenizer
 ) -> Iterator[_Pair]:
+    """Yield the pair of each entry in `order`, counted in batches; raises UsageError that names the row."""
     for begin in range(0, len(order), _BATCH):
         rows = order[begin : begin + _BATCH]
         prompts, answers = zip(*(_read_turns(file, entries[row], row) for row in rows), strict=True)
@@ -173,6 +174,7 @@ def _read_pairs(
 
 
 def _read_turns(file: OpenedFile, entry: Conversation, row: int) -> tuple[str, str]:
+    """Return the texts of the first two turns; raises UsageError for an image, a video or another form."""
     if entry.image or entry.video:
         raise file.refusal(
             f"row {row + 1} has {'an image' if entry.image else 'a video'}: only text is read from ShareGPT; "

@@ -87,6 +87,7 @@ def _convert_csv_rows(file: OpenedFile) -> Iterator[bytes]:
 
 
 def _read_csv_rows(file: OpenedFile) -> Iterator[list[str]]:
+    """Yield the cells of each row, the header too; raises UsageError that names the row."""
     number = 0
     with io.TextIOWrapper(io.BufferedReader(_Reading(file)), "utf-8-sig", newline="") as text:
         try:
@@ -114,6 +115,7 @@ class _Reading(io.RawIOBase):
 
 
 def _convert_parquet_rows(file: OpenedFile) -> Iterator[bytes]:
+    """Yield each row as JSON of its columns that are not null; raises UsageError, also without pyarrow."""
     try:
         import pyarrow
         from pyarrow import parquet

@@ -34,10 +34,7 @@ _LIMIT_S = 60.0
 def list_steps(
     access: ServerAddress, made: Plan, outcome: Outcome, display: Display
 ) -> Iterator[tuple[str, Callable[[Facts], Facts]]]:
-    """Yield the step that adds the server's count of some requests' text, without images, to the facts.
-
-    A server that reports the tokens of images is not asked.
-    """
+    """Yield the step that adds counts of text alone; none if interrupted, or the server counts the images."""
     records = outcome.records
     if not outcome.interrupted and (records.image_tokens[records.ok] < 0).any():
         add_counts = partial(add_text_counts, access=access, made=made, records=records, display=display)

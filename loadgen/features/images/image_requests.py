@@ -316,10 +316,7 @@ def read_album(directory: str, images: int) -> Album:
 
 
 def _read_page(path: Path, flag: str) -> AlbumPage | None:
-    """Read an image file; None if it is none by its first bytes and its name.
-
-    Raises UsageError if it cannot be read, or its name alone is an image's.
-    """
+    """Read an image file; None for another; raises UsageError if unreadable, or an image by name alone."""
     try:
         content = untrusted.read_file_bytes(path, _MOST_FILE_BYTES)
     except OSError as error:

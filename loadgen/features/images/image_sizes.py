@@ -35,7 +35,7 @@ class ImageSizes(msgspec.Struct, frozen=True):
     drawn: tuple[LengthDistribution, LengthDistribution] | None = None  # of widths, of heights
 
     def draw(self, rng: np.random.Generator, images: int) -> tuple[list[tuple[int, int]], Int64]:
-        """Return the sizes, and for each image the number of its size, int64[images].
+        """Return the sizes, and for each image the index of its size, int64[images].
 
         Of distributions 64 sizes are drawn, or as many as there are images, all of equal share.
         """
@@ -50,10 +50,7 @@ class ImageSizes(msgspec.Struct, frozen=True):
 
 
 def parse_sizes(text: str) -> ImageSizes:
-    """Parse --image-size; raises ValueError that says what is wrong with it.
-
-    Without shares, all sizes have the same.
-    """
+    """Parse --image-size, without shares all sizes alike; raises ValueError that says what is wrong."""
     parts = _TWO.split(text.strip())
     if len(parts) == 2 and not _SIZE.fullmatch(text.strip()):
         widths, heights = (_parse_lengths(part.strip(), 1024) for part in parts)

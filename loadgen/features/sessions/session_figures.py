@@ -166,6 +166,7 @@ def list_depths(run: Result) -> Sequence[int]:
 
 
 def _measure_requests(part: Bool, records: Records, each: PerRequest) -> dict[str, Any]:
+    """Compute the fields of PartFigures over the requests in `part`."""
     ok = part & each.ok
     hits, looked_up, _ = count_cached_tokens(records, part)
     return {
@@ -242,7 +243,7 @@ def measure_critical_path(run: Result) -> CriticalPath | None:
 
 
 def mark_critical_requests(run: Result) -> Sequence[int]:
-    """Return 1 for each request on the critical path of a finished session, else 0; of sessions that wait."""
+    """Return 1 for each request on a finished session's critical path, else 0; of a run that has waits."""
     marks: list[int] = run.derive(_find_paths)[0].astype(np.int64).tolist()
     return marks
 
@@ -433,7 +434,7 @@ def describe_counted_part(result: Result, options: ReportOptions) -> Iterator[st
 
 
 def describe_sessions(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield lines on the sessions' counts and early ends, of a whole report on times and bodies too."""
+    """Yield lines on the sessions' counts and early ends; unless `options.short`, on times and bodies too."""
     sessions = result.derive(summarize_sessions)
     if sessions is None:
         return

@@ -54,7 +54,10 @@ class SessionPlan(msgspec.Struct, frozen=True):
         return sessions + sessions * int(waits.lanes.max())
 
     def count_least_slots(self, sessions: int) -> int:
-        """Count the connections of `sessions` at once, the widest, where one answer begins most lanes."""
+        """Count the connections that `sessions` at once need to begin what one answer of each releases.
+
+        That is one each, and of the widest sessions the most other lanes that wait for one answer.
+        """
         fans = np.sort(_count_fans(self.turns))
         return sessions + int(fans[max(len(fans) - sessions, 0) :].sum())
 
@@ -122,7 +125,7 @@ def list_roots(turns: Turns, number: int) -> list[int]:
 
 
 def _count_fans(turns: Turns) -> Int64:
-    """Count the lanes besides the main one that wait for the same one answer at most, int64[sessions]."""
+    """Count, of each session, the most lanes besides the main one that one answer begins, int64[sessions]."""
     fans, waits = np.zeros(len(turns), np.int64), turns.waits
     if waits is None or not waits.lanes.any():
         return fans
@@ -171,7 +174,7 @@ class TurnQueue:
         return self.first.late_bodies + self._late_bodies
 
     def find(self, index: int) -> OpenSession:
-        """Return the session under way with this request."""
+        """Return the session under way with this request; raises KeyError if it is over."""
         return self._under_way[self._find_session_number(index)]
 
     def _find_session_number(self, index: int) -> int:
@@ -196,7 +199,7 @@ class TurnQueue:
             ):
                 self.soon.add(session.begin + place)
         if self.sessions.body_after is None:
-            self._learn(session, index)
+            self._note_known(session, index)
 
     def take(self, index: int) -> bytes:
         """Return the HTTP request of a due turn that `may_send`, built now if it is not ready."""
@@ -265,7 +268,7 @@ class TurnQueue:
             self.drop(turn.index)
         elif self.sessions.body_after is not None:
             session.answers.setdefault(session.find_lane(turn.index), []).append(answer)
-            self._learn(session, turn.index)
+            self._note_known(session, turn.index)
         return turn.succeeded
 
     def drop(self, index: int) -> None:
@@ -322,8 +325,8 @@ class TurnQueue:
         hashed = hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest()
         self._digest += int.from_bytes(hashed, "little")
 
-    def _learn(self, session: OpenSession, index: int) -> None:
-        """Note that a turn is no longer unknown to the histories of those that wait for it."""
+    def _note_known(self, session: OpenSession, index: int) -> None:
+        """Count a turn's answer as known to those after it; queue the ones that lack no other to be built."""
         for place in session.waited_for[index - session.begin]:
             session.unknown[place] -= 1
             if not (session.unknown[place] or session.over[place]):
@@ -343,6 +346,7 @@ class TurnQueue:
             del self._under_way[session.number]
 
     def _make_request(self, index: int) -> bytes:
+        """Build a turn's HTTP request, with the server's own answers of its lane if these are sent back."""
         after = self.sessions.body_after
         session = self._under_way.get(self._find_session_number(index))
         if after is None or session is None:

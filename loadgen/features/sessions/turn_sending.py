@@ -52,7 +52,7 @@ class TurnOrder(Listed):
         return [index for session in self._list_sessions() for index in session]
 
     def list_unanswered(self, sent: int, have: Collection[int]) -> list[int]:
-        """List turns not in `have` that wait for none but those in it, `sent` − len(have) of them.
+        """List at most `sent` − len(have) turns not in `have` that wait for none but those in it.
 
         Those of sessions that have begun come first.
         """
@@ -179,6 +179,7 @@ class SessionSender(Sender):
         super().send_due()
 
     def _give(self, slot: Slot, index: int, request: bytes, due_ns: int) -> None:
+        """Put a turn into a slot and send it, or connect first where the connection is closed."""
         self._assign(slot, index, request, due_ns)
         state = slot.intake.state
         if state is State.IDLE:
@@ -240,6 +241,7 @@ class SessionSender(Sender):
         self._release_lanes(slot)
 
     def _wait_for(self, index: int, session: OpenSession) -> None:
+        """Let a released turn wait until it is due, in its lane's slot: its own, a spare or a new one."""
         lane, place = session.find_lane(index), session.slots[MAIN]
         slot = session.slots.get(lane)
         if slot is None:
@@ -254,7 +256,7 @@ class SessionSender(Sender):
             self._lanes[slot] = session, lane
             self.turns.soon.discard(index)
         ready_ns = session.ready_ns[index - session.begin]
-        self._wait(self.pace.next_ns(place.number, index, ready_ns), place.number, index, slot, session)
+        self._push(self.pace.next_ns(place.number, index, ready_ns), place.number, index, slot, session)
 
     def _open_branch(self) -> Slot:
         self.pool.open()
@@ -295,11 +297,11 @@ class SessionSender(Sender):
             return
         due_ns = self.pace.first_ns(slot.number, slot.freed_ns) if self.begin_ns else 0
         if due_ns:
-            self._wait(due_ns, slot.number, _NEW_SESSION, slot, None)
+            self._push(due_ns, slot.number, _NEW_SESSION, slot, None)
         elif slot.intake.state is State.IDLE:
             self.pool.free.append(slot)
 
-    def _wait(self, due_ns: int, place: int, index: int, slot: Slot, session: OpenSession | None) -> None:
+    def _push(self, due_ns: int, place: int, index: int, slot: Slot, session: OpenSession | None) -> None:
         self._due_ns[slot] = due_ns
         heapq.heappush(self._waiting, (due_ns, place, index, slot, session))
         if slot.intake.state is State.CLOSED and session is not None:
@@ -356,7 +358,7 @@ class SessionExchanges:
         return 0 < self.job.duration_ns <= now_ns - self.begin_ns
 
     async def wait(self, turn: Exchange, due_ns: int) -> None:
-        """Wait until an instant."""
+        """Sleep until `due_ns` by the turn's clock; return at once if that is past."""
         while (left_ns := due_ns - turn.now_ns()) > 0:  # noqa: ASYNC110  # absolute, never early
             await asyncio.sleep(left_ns / 1e9)
 
@@ -372,10 +374,11 @@ class _SessionExchange:
     place: int  # the slot that the session began in
 
     def start(self, index: int) -> None:
-        """Have a turn sent that waits for no other, when it is due."""
+        """Start the task that sends a turn, which waits for no other any more, when it is due."""
         self.tasks.create_task(self._begin_lane(index))
 
     async def _begin_lane(self, index: int) -> None:
+        """Send a turn when it is due, and its lane's after it, over the lane's exchange or a new branch."""
         session = self.session
         before = session.slots.get(lane := session.find_lane(index))
         if before is None:

@@ -141,7 +141,7 @@ def _add_session(columns: TraceColumns, number: int, scope: int, session: WekaSe
 def _list_calls(
     requests: list[WekaRequest], calls: RecordedCalls, relative: bool, agent: int = 0, begin_s: float = 0.0
 ) -> Iterator[tuple[int, int, int, WekaRequest]]:
-    """Yield an agent's requests, and its sub-agents', added to `calls`: begin and end in ns, agent."""
+    """Yield (begin ns, end ns, agent, request) of an agent and its sub-agents; adds these to `calls`."""
     for i, entry in enumerate(requests):
         at_s = begin_s + entry.t
         if entry.requests is not None:
@@ -184,7 +184,7 @@ class RoundRow(msgspec.Struct, gc=False):
     tools: list[ToolCall] = []
 
     def find_times_ns(self) -> tuple[int, int]:
-        """Find when the round began and ended; raises ValueError without events, or if it ended before."""
+        """Return begin and end; raises ValueError without events, or for an output before the input."""
         if not self.timing_events:
             raise ValueError("has no timing_events: give the project's CSV, which needs none")
         times_ns = [
@@ -277,6 +277,7 @@ def _order_rounds(rounds: list[_Round]) -> RecordedCalls:
 
 
 def _read_json(lines: Lines) -> Iterator[tuple[str, _Round]]:
+    """Yield (session's key, round) of each JSON row; raises UsageError that names the row."""
     for i, row in enumerate(lines.decode_rows(RoundRow)):
         try:
             begin_ns, end_ns = row.find_times_ns()
@@ -307,6 +308,7 @@ def _read_json(lines: Lines) -> Iterator[tuple[str, _Round]]:
 
 
 def _read_sheet(lines: Lines) -> Iterator[tuple[str, _Round]]:
+    """Yield (session's id, round) of each row of the canonical CSV; raises UsageError that names the row."""
     for i, (name, *texts) in trace_rows.read_sheet(lines, TRACELAB_COLUMNS, "tracelab"):
         named = list(zip(texts, TRACELAB_COLUMNS[1:], strict=True))
         try:

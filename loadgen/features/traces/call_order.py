@@ -62,7 +62,7 @@ class RecordedCalls:
         return len(self.parents) - 1
 
     def add(self, begin_ns: int, end_ns: int, agent: int = 0, pause_ns: int = UNKNOWN_NS) -> None:
-        """Add a call of an agent."""
+        """Add a call of an agent, not before the last one; an end before its begin becomes its begin."""
         self.begins_ns.append(begin_ns)
         self.ends_ns.append(max(begin_ns, end_ns))
         self.agents.append(agent)
@@ -110,7 +110,7 @@ class _EndedCalls:
                 self._started_by[each] = self.list_before(parent)
 
     def _list_own(self, agent: int) -> list[int]:
-        """List an agent's own calls that no other of them waits for: one list until the next has ended."""
+        """List an agent's own calls that are not redundant, ascending: the same list until one more ends."""
         ended = len(self._own[agent])
         if self._listed.get(agent, (_NONE, []))[0] != ended:
             needed = self._list_needed(agent, self._latest_own[agent])
@@ -152,7 +152,7 @@ class _EndedCalls:
         return takewhile(lambda call: not self._is_redundant(call, latest), reversed(self._own[agent]))
 
     def _is_redundant(self, call: int, later: int) -> bool:
-        """Whether a call ended before another, which is later in order, began; False for none."""
+        """Whether `call` ended before `later`, a call after it in order, began; False for _NONE."""
         return later > call and self._ends_ns[call] <= self._begins_ns[later]
 
 
@@ -182,9 +182,9 @@ def find_order(
     return order
 
 
-def _refuse_waits(of: str) -> UsageError:
+def _refuse_waits(owner: str) -> UsageError:
     return UsageError(
-        f"--trace: calls of {of} wait for more than {MOST_WAITS:,} others together, as where many agents "
+        f"--trace: calls of {owner} wait for more than {MOST_WAITS:,} others together, as where many agents "
         "begin after many calls that ran at once: take fewer sessions"
     )
 
@@ -282,10 +282,7 @@ class SessionTrees:
 
 
 def reorder_waits(waits: Waits, order: Int64) -> Waits:
-    """Return the waits of requests in another order, in which those of a session keep theirs.
-
-    `order` is int64[requests], the earlier index of each.
-    """
+    """Return waits in another order, `order` each one's earlier index; those of a session keep theirs."""
     places = np.empty(len(order), np.int64)
     places[order] = np.arange(len(order))
     chosen = waits.choose(order, np.zeros(len(order), np.int64))
@@ -293,7 +290,7 @@ def reorder_waits(waits: Waits, order: Int64) -> Waits:
 
 
 def join_spans(spans_ns: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """Join times that may overlap, as of tools that work at once: begin, end, how long all before are."""
+    """Merge spans that overlap to sorted (begin, end, length of all spans before it), in ns."""
     joined: list[tuple[int, int, int]] = []
     for begin_ns, end_ns in sorted(spans_ns):
         first_ns, last_ns, before_ns = joined[-1] if joined else (begin_ns, begin_ns, 0)

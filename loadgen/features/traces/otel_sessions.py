@@ -135,7 +135,7 @@ def read_sessions(file: SpanFile) -> dict[str, list[KeptSpan]]:
             own = traces.setdefault(span.trace, {})
             if span.id in own:
                 raise file.refusal(row, span.id, "stands twice in its trace: a span's id is its own")
-            own[span.id] = _keep(span, row, place)
+            own[span.id] = _make_kept_span(span, row, place)
     sessions: dict[str, list[KeptSpan]] = {}
     for name, kept in traces.items():
         _place_spans(file, kept)
@@ -144,7 +144,8 @@ def read_sessions(file: SpanFile) -> dict[str, list[KeptSpan]]:
     return sessions
 
 
-def _keep(span: Span, row: int, place: int) -> KeptSpan:
+def _make_kept_span(span: Span, row: int, place: int) -> KeptSpan:
+    """Make what is kept of a span; lengths that its attributes lack are UNKNOWN_LEN."""
     attributes = span.attributes
     answer = otel_spans.read_count(attributes, otel_spans.OUTPUT_TOKENS)
     limit = otel_spans.read_count(attributes, otel_spans.LIMIT)
@@ -199,7 +200,10 @@ def _place_spans(file: SpanFile, spans: dict[str, KeptSpan]) -> None:
 
 
 def _find_parent(file: SpanFile, span: KeptSpan, spans: dict[str, KeptSpan]) -> KeptSpan | None:
-    """Return a span's parent; None for a root, also one whose parent is of another process."""
+    """Return a span's parent; None for a root, or for a remote one that is not in the file.
+
+    Raises UsageError if another one is missing, or begins more than 0.1 s after the span.
+    """
     if not span.parent:
         return None
     parent = spans.get(span.parent)
@@ -218,7 +222,7 @@ def _find_parent(file: SpanFile, span: KeptSpan, spans: dict[str, KeptSpan]) -> 
 
 
 def _add_session(calls: RecordedCalls, spans: list[KeptSpan], skipped: Counter[str]) -> list[KeptSpan]:
-    """Add the calls of a session that can be sent, and return their spans; the others are counted."""
+    """Add the sendable calls of a session to `calls`, return their spans by begin; count the others."""
     sent = list[KeptSpan]()
     for span in (span for span in spans if span.is_call):
         if why := span.explain_unsent():

@@ -55,7 +55,7 @@ class _Pair(msgspec.Struct, frozen=True):
 
 
 def _decode_value(value: Any) -> Any:
-    """Return a value of OTLP as JSON has it; None for another type; raises ValueError for no integer."""
+    """Convert OTLP's value to plain JSON; None for an unknown type; raises ValueError for a bad intValue."""
     match value:
         case {"arrayValue": {"values": [*values]}}:
             return [_decode_value(each) for each in values]
@@ -88,7 +88,7 @@ class _OtlpSpan(msgspec.Struct, rename="camel"):
     status: _Status = _Status()
 
     def convert(self, trace: str) -> Span:
-        """Return the span, of this trace if it names none; raises ValueError for a value that is none."""
+        """Convert to a Span, of `trace` if it names none; raises ValueError for a bad time or integer."""
         return Span(
             self.trace_id or trace,
             self.span_id,
@@ -137,7 +137,7 @@ class _FlatSpan(msgspec.Struct):
     status: _Status | str = ""
 
     def convert(self, trace: str) -> Span:
-        """Return the span, of this trace if it names none; raises ValueError for a time that is none."""
+        """Convert to a Span, of `trace` if it names none; raises ValueError for a bad time."""
         status = self.status if isinstance(self.status, str) else self.status.code or self.status.status_code
         return Span(
             self.trace_id or self.context.trace_id or trace,
@@ -174,7 +174,7 @@ _SPANS: _Rows = ("", _FlatSpan, lambda row: iter([(row, "")]))
 
 
 def _convert(span: _OtlpSpan | _FlatSpan, trace: str) -> Span:
-    """Return a span, a root without the zeros that some write for a parent; raises ValueError with its id."""
+    """Convert a span, whose parent of zeros becomes ""; raises ValueError that names the span."""
     try:
         made = span.convert(trace)
     except ValueError as error:
@@ -209,6 +209,7 @@ class SpanFile:
         return self.lines.refusal(row, f"span {quote_value(span)} {why}")
 
     def _decode(self, i: int, row: bytes) -> list[Span]:
+        """Decode row i, from 0, to its spans; raises UsageError that names the row, or row and span."""
         try:
             keys = self._keys.decode(row)
             key, _, list_spans = next((each for each in _KINDS if each[0] in keys), _SPANS)
@@ -278,7 +279,7 @@ AGENT_NAME = (
 
 
 def find_operation(attributes: Mapping[str, Any]) -> str:
-    """Find what a span is of; OTHER if no attribute says it."""
+    """Return what a span is of, CALL, TOOL, AGENT or OTHER; OTHER if no attribute says it."""
     for name, known in OPERATIONS.items():
         value = attributes.get(name)
         if isinstance(value, str) and (found := known.get(value.lower())):
@@ -287,7 +288,7 @@ def find_operation(attributes: Mapping[str, Any]) -> str:
 
 
 def read_count(attributes: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    """Return the first of the names that holds a number of tokens from 0, also as text; None without one."""
+    """Return the first number of tokens, 0 to below 10⁹, that an attribute of these names has, or None."""
     for name in names:
         value = attributes.get(name)
         if isinstance(value, str) and value.isdigit():
@@ -298,7 +299,7 @@ def read_count(attributes: Mapping[str, Any], names: tuple[str, ...]) -> int | N
 
 
 def read_text(attributes: Mapping[str, Any], names: tuple[str, ...]) -> str:
-    """Return the first of the names that holds a text; "" without one."""
+    """Return the first text, not empty, that an attribute of these names has; "" without one."""
     return next((value for name in names if isinstance(value := attributes.get(name), str) and value), "")
 
 
@@ -317,7 +318,7 @@ _FLAT_NAMES = (
 
 
 def read_prompt(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the messages of a call's prompt; [] where they cannot be read."""
+    """Return the messages of a call's prompt in OpenAI's form, a system text first; [] if unreadable."""
     for name in _INPUTS:
         found = _decode(attributes.get(name))
         if isinstance(found, dict):
@@ -338,7 +339,7 @@ def read_prompt(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def read_answer(attributes: Mapping[str, Any]) -> str:
-    """Return the text of a call's answer; "" where it has none."""
+    """Return the text of the first message of a call's answer; "" where it has none."""
     found = _decode(attributes.get("gen_ai.output.messages"))
     if isinstance(found, list) and (messages := list(_convert_all(found))):
         return str(messages[0].get("content") or "")
@@ -350,7 +351,7 @@ def read_answer(attributes: Mapping[str, Any]) -> str:
 
 
 def read_tools(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the tools that a call offers, as OpenAI's functions; [] without any."""
+    """Return the tools with a name that a call offers, as OpenAI's functions; [] without any."""
     found = _decode(attributes.get("gen_ai.tool.definitions"))
     if found is None:
         schemas = (name for name in attributes if name.startswith("llm.tools."))
@@ -364,6 +365,7 @@ def read_tools(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _decode(value: Any) -> Any:
+    """Decode a text that begins as a JSON list or object, or None if it is neither; return others as is."""
     if not isinstance(value, str) or value[:1] not in ("[", "{"):
         return value
     try:
@@ -373,7 +375,7 @@ def _decode(value: Any) -> Any:
 
 
 def _nest_flat(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one message of flat fields, with its tool calls, and texts of several parts, as lists."""
+    """Make a message of its flat fields: tool calls become a list, the texts of several parts one text."""
     message: dict[str, Any] = {}
     calls: dict[str, dict[str, Any]] = {}
     texts: list[str] = []
@@ -428,6 +430,7 @@ _RESULTS = ("tool_call_response", "tool_result")
 
 
 def _make_call(call: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Make OpenAI's tool call, its arguments as text; without an id it is call_N by its `number`."""
     inside = call.get("function")
     function: Mapping[str, Any] = inside if isinstance(inside, dict) else call
     given = next((function[key] for key in ("arguments", "args", "input") if key in function), "{}")

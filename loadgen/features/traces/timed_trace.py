@@ -145,6 +145,7 @@ def _read_rows(profile: Profile) -> TraceRows:
 
 
 def _make_content(inputs: PlanInputs) -> tuple[BlockContent, str, tuple[str, ...]]:
+    """Make the blocks' content, vLLM's with PYTHONHASHSEED and a tokenizer; return it, ids' source, notes."""
     subject, block = inputs.subject, inputs.profile.timed_trace_chunk_hash_size
     tokenizer = find_optional_tokenizer(subject)
     # Only then is Python's hash of a text the same in every process of this environment.

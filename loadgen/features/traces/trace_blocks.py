@@ -62,7 +62,7 @@ class BlockContent(msgspec.Struct, frozen=True):
         return hashlib.blake2b(named + self.allowed.astype("<i8").tobytes(), digest_size=16).digest()
 
     def spell(self, counts: WordCounts) -> BlockContent:
-        """Return the content in words, of which a block has as many as make its tokens by that count."""
+        """Return the content for prompts of words: `allowed` are their indices, `block` counts words."""
         words = np.arange(len(counts.choices))
         return BlockContent(counts.count_words(self.block), self.seed, self.own_seed, words)
 
@@ -205,7 +205,7 @@ def find_growth_reuse(
 
 
 def _find_longest_before(lens: Int64, first: Bool) -> Int64:
-    """Find, for each row, the greatest of `lens` before it in its group; 0 for a group's first."""
+    """Find, for each row, the greatest of `lens` before it in its group, which `first` begins; else 0."""
     if not len(lens):
         return lens
     step = int(lens.max()) + 1

@@ -55,10 +55,7 @@ FORMATS: dict[str, Callable[[Lines], TraceRows] | None] = {
 
 
 def open_trace(name: str, path: str) -> tuple[str, Lines | None]:
-    """Open a trace, and return its format, recognized if `name` is "", and its lines.
-
-    They are None of servegen, which has several files. Raises UsageError.
-    """
+    """Open a trace; return format, recognized for "", and lines (servegen: None); raises UsageError."""
     if name not in ("", *FORMATS):
         raise UsageError(f"--trace-format {name}: choose from {', '.join(FORMATS)}")
     if name == _SEVERAL_FILES or (not name and list_client_files(path)):
@@ -95,6 +92,7 @@ def _explain_formats() -> str:
 
 
 def _find_by_keys(lines: Lines, row: bytes) -> str:
+    """Return the format of rows with hashes by their keys and lengths; raises UsageError if ambiguous."""
     keys = set(msgspec.json.decode(row, type=dict[str, msgspec.Raw]))
     if keys >= _HASHED and keys & {"chat_id", "parent_chat_id"}:
         return "bailian"
@@ -131,8 +129,8 @@ def read_trace(name: str, path: str, window: TraceWindow, stream: RandomStream) 
 def open_rows(path: str, flag: str, first: OpenedFile | None = None) -> Lines:
     """Open the rows of a trace of JSON, whose first file may be open; raises UsageError for other text.
 
-    A file of lines is itself. The values of a list over many lines, or one object, and the rows of all files
-    of a directory are the rows of a temporary file; what is wrong with one names its own file.
+    A file of lines is read as it is. The values of a list over many lines, or one object, and the rows of
+    all files of a directory are written to a temporary file; an error in one names its own file.
     """
     files = list_files(path, flag)
     if files != [path]:
@@ -163,6 +161,7 @@ class _JoinedFile(SpooledFile):
         super().__init__(path, flag, self._read_rows(parts), self.digest)
 
     def _read_rows(self, parts: Iterable[Lines]) -> Iterator[bytes]:
+        """Yield the rows of all parts; note each part's file, first row and digest, and each row's number."""
         for lines in parts:
             self._files.append(lines.path)
             self._begins.append(len(self._numbers))

@@ -40,7 +40,7 @@ _HEAD_BYTES, _PIECE_BYTES = 4096, 1 << 20
 
 
 def list_client_files(path: str) -> list[tuple[re.Match[str], Path]]:
-    """List the files of clients' rates, with the parts of their names; [] also for what cannot be read."""
+    """List (match, path) of each chunk-N-trace.csv of ServeGen at a path or in it; [] if unreadable."""
     at = expand_path(path)
     try:
         names = sorted(at.iterdir()) if at.is_dir() else [at]
@@ -50,7 +50,7 @@ def list_client_files(path: str) -> list[tuple[re.Match[str], Path]]:
 
 
 def list_files(path: str, flag: str) -> list[str]:
-    """List the files of JSON in a directory, by name; of any other path that alone.
+    """List the JSON files in a directory, sorted by name; any other path is returned alone, unread.
 
     Raises UsageError for a directory that has none or cannot be read.
     """
@@ -74,7 +74,7 @@ def open_first(path: str) -> OpenedFile:
 
 
 def find_sessions(file: OpenedFile) -> str:
-    """Return the format of a file by the keys of its first row alone, where that is of sessions; else "".
+    """Return the format of sessions that a file's first row shows by its keys or columns; "" if none.
 
     JSON over many lines is otel's if it names spans in its first 4 KiB, else weka's.
     """
@@ -95,9 +95,9 @@ def find_sessions(file: OpenedFile) -> str:
 
 
 def choose_replay(keys: Mapping[str, Any]) -> str:
-    """Return how a trace is sent that a profile's keys name without --trace-replay: recorded, or closed.
+    """Return how a trace is sent without --trace-replay, by a profile's keys: CLOSED or RECORDED.
 
-    Its format decides; recorded where that is not known, or its own times are not wanted.
+    CLOSED for a format of sessions but `workload`. RECORDED where `self_timed` is False or it is unreadable.
     """
     name = keys.get("trace_format") or ""
     if keys.get("self_timed") is False:

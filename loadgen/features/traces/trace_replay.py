@@ -100,9 +100,9 @@ def replay(
 ) -> SourcedRequests:
     """Make requests of the trace's rows that a profile selects, with their times or sessions.
 
-    `named` are the source of requests and the trace's format. `make` makes the requests of the selected rows,
-    of which it also gets how many they were before --duration cut them, and their turns, if any. Without its
-    own times a trace has no due times. Raises UsageError.
+    `named` are the kind of source and the trace's format. `make` is given the selected rows, how many they
+    were before --duration cut them, and their turns, if any. Due times are None unless the profile has the
+    trace's own times. Raises UsageError.
     """
     profile, (kind, name) = inputs.profile, named
     window, closed = parse_window(profile.trace_window), profile.trace_replay == CLOSED
@@ -155,6 +155,7 @@ def replay(
 
 
 def _find_reuse(trace: TraceRows, picked: TraceSelection, made: MadeRequests) -> PrefixReuse | None:
+    """Find what a prefix cache could reuse, each repetition by itself; None if it is not known."""
     sent = made.requests
     if made.hashes is None or not isinstance(sent, ReplayedRequests):
         return None
@@ -439,7 +440,7 @@ class MessageRequests(TurnRequests):
         attributes = self._messages.read_attributes(row)
         messages = otel_spans.read_prompt(attributes)
         if answers:
-            messages = self._lay_answers(i, messages, answers)
+            messages = self._replace_answers(i, messages, answers)
         body: dict[str, Any] = {"model": model, "messages": messages}
         if tools := otel_spans.read_tools(attributes):
             body["tools"] = tools
@@ -450,10 +451,13 @@ class MessageRequests(TurnRequests):
         """Return a hash of the file's bytes, of the rows that are sent and of their lengths."""
         return fingerprint(self.format, (self._places, self.output_lens), [self._trace.digest.encode()])
 
-    def _lay_answers(
+    def _replace_answers(
         self, i: int, messages: list[dict[str, Any]], answers: Sequence[dict[str, Any]]
     ) -> list[dict[str, Any]]:
-        """Return the messages with these answers in place of the recorded ones of the lane, in order."""
+        """Return the messages with the lane's recorded answers replaced by these, in order.
+
+        An answer whose recorded text is not among the messages is left out.
+        """
         lane, laid, at = list[int](), list(messages), 0
         if self._turns is not None and self._turns.waits is not None:
             begin = int(self._turns.begins[np.searchsorted(self._turns.begins, i, "right") - 1])

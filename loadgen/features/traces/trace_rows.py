@@ -84,7 +84,7 @@ class TraceRows(msgspec.Struct, frozen=True):
 
 
 class TraceColumns:
-    """The rows of a trace that can be sent, filled one by one: in time, or session after session."""
+    """Collects the sendable rows of a trace as columns, one by one: in time, or session after session."""
 
     def __init__(self, grid_ns: int = 1) -> None:
         self.trees = SessionTrees(grid_ns)  # of sessions: the order of their calls
@@ -117,16 +117,16 @@ class TraceColumns:
 
     @property
     def sessions(self) -> Int64:
-        """Of which session each row is."""
+        """The session number of each row, int64[rows]; 0 where none was given."""
         return np.frombuffer(self._columns[-1], np.int64)
 
     @property
     def blocks(self) -> int:
-        """How many hashes all rows have."""
+        """The number of hashes of all rows together."""
         return len(self._hashes)
 
     def make(self, file: str, digest: str, block: int = NO_BLOCKS, **others: Any) -> TraceRows:
-        """Make the rows of a file as they were added, with `others` of their fields."""
+        """Make the TraceRows of the added rows, in their order; `others` are further fields of it."""
         is_narrow = self._hashes.typecode == "i"
         hashes: Hashes = (
             np.frombuffer(self._hashes, np.int32) if is_narrow else np.frombuffer(self._hashes, np.int64)
@@ -136,9 +136,9 @@ class TraceColumns:
         return TraceRows(at_ns, prompts, answers, numbers, hashes, starts, file, digest, block, **others)
 
     def make_sessions(self, lines: Lines, block: int = NO_BLOCKS, **others: Any) -> TraceRows:
-        """Make the rows of the file's sessions, of which there must be some, in the order of their times.
+        """Make the TraceRows of sessions, sorted by time, which counts from the first row.
 
-        These count from the first. Rows of one session must be in that order already.
+        Needs at least one row, and the rows of each session added in the order of their times.
         """
         waits, delays_ns = self.trees.make()
         others |= {"sessions": self.sessions, "waits": waits, "delays_ns": delays_ns}
@@ -146,10 +146,7 @@ class TraceColumns:
 
 
 def sort_by_time(rows: TraceRows) -> TraceRows:
-    """Return the rows of sessions in the order of their times, which then count from the first.
-
-    Those of one session must be in it already.
-    """
+    """Return rows sorted by time, from 0 at the first; those of one session must be in that order already."""
     order = np.argsort(rows.at_ns, kind="stable").astype(np.int64)
     counts = np.diff(rows.starts)[order]
     starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
@@ -175,7 +172,7 @@ def sort_by_time(rows: TraceRows) -> TraceRows:
 
 
 def read_rows(lines: Lines, rows: Iterable[TimedRow], unit_ns: int, block: int = NO_BLOCKS) -> TraceRows:
-    """Read the rows of a trace by time in units of `unit_ns`; those without tokens are left out and counted.
+    """Make the TraceRows of rows, times in `unit_ns`; those without prompt or answer tokens are only counted.
 
     Raises UsageError that names the row for a time before that of the row above, or further from the first
     than a benchmark can last, and for a hash beyond 64 bits; of the file if no row is left.
@@ -243,17 +240,17 @@ def read_hashed_rows(lines: Lines, name: str, unit_ns: int, block: int) -> Trace
 
 
 def is_covered(input_lens: Int64, hash_counts: Int64, block: int) -> bool:
-    """Whether each row has exactly the hashes its prompt needs by blocks of `block`, some several."""
+    """Whether every row has ceil(input_len / block) hashes, and some row more than one."""
     return bool((hash_counts == -(-input_lens // block)).all() and (hash_counts > 1).any())
 
 
 def find_block(input_lens: Int64, hash_counts: Int64, sizes: Sequence[int]) -> int:
-    """Return the first block size by which each row has the hashes that its prompt needs; 0 if none is."""
+    """Return the first of `sizes` for which `is_covered` holds; 0 if none does."""
     return next((size for size in sizes if is_covered(input_lens, hash_counts, size)), 0)
 
 
 def explain_block(block: int, path: str) -> str:
-    """Explain how a trace is sent whose hashes stand for as many tokens."""
+    """Return which flags send a trace whose hashes stand for `block` tokens each."""
     if block in FORMATS_OF:
         return f"give the --trace-format that it is in ({FORMATS_OF[block]})"
     return (
@@ -269,7 +266,7 @@ def read_header(lines: Lines) -> list[str]:
 
 
 def read_sheet(lines: Lines, columns: Sequence[str], name: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield (index, cells of these columns) of each row of a CSV, which is of the format `name`.
+    """Yield (line index, 0 the header's; cells of `columns`) of each row of a CSV of the format `name`.
 
     Raises UsageError for a missing column, no rows, or a row with more or fewer cells than the header.
     """
@@ -289,10 +286,7 @@ def read_sheet(lines: Lines, columns: Sequence[str], name: str) -> Iterator[tupl
 
 
 def read_sheet_rows(lines: Lines, name: str, columns: tuple[str, str, str], is_dated: bool) -> TraceRows:
-    """Read the rows of a CSV trace by its columns of time, a date or in seconds, and of tokens.
-
-    Raises UsageError as `read_sheet`, or for a bad cell.
-    """
+    """Read a CSV by columns of time (a date if `is_dated`, else seconds) and tokens; raises UsageError."""
 
     def list_rows() -> Iterator[TimedRow]:
         for i, (at, *lens) in read_sheet(lines, columns, name):
@@ -313,7 +307,7 @@ def read_sheet_rows(lines: Lines, name: str, columns: tuple[str, str, str], is_d
 
 
 def parse_length(text: str, column: str) -> int:
-    """Parse a number of tokens from 0; raises ValueError that names the column."""
+    """Parse a whole number of tokens, 0 to MOST_TOKENS; raises ValueError that names the column."""
     is_number = text.isascii() and text.strip().isdigit() and len(text) <= _MOST_DIGITS
     if not is_number or (length := int(text)) > parsing.MOST_TOKENS:
         raise ValueError(
@@ -368,7 +362,7 @@ class RecordedFields(msgspec.Struct, frozen=True):
         return RecordedFields(self.samplings, *(column[order] for column in columns))
 
     def add_sampling(self, row: int, dialect: Dialect, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of a row's request with its sampling, as far as the API has it and spells it."""
+        """Return `fields` with a row's recorded sampling, less what the API lacks; top_k 0 becomes -1."""
         number = int(self.sampling[row])
         found = {} if number == NO_SAMPLING else self.samplings[number]
         sampling = {
@@ -379,7 +373,7 @@ class RecordedFields(msgspec.Struct, frozen=True):
         return merge_fields(fields, dialect.make_fields(sampling, False, False)) if sampling else fields
 
     def list_features(self, rows: Int64) -> dict[str, int]:
-        """List the sampling fields of these rows, each with the index of the first that has it."""
+        """Map each sampling field that these rows have to the index, in `rows`, of the first with it."""
         numbers, firsts = np.unique(self.sampling[rows], return_index=True)
         found: dict[str, int] = {}
         for number, first in zip(numbers.tolist(), firsts.tolist(), strict=True):
@@ -397,10 +391,10 @@ class RecordedFields(msgspec.Struct, frozen=True):
         return make_cancellations(own, len(rows)) if own else None
 
     def lengthen(self, rows: Int64, lens: tuple[Int64, Int64], most: int) -> Int64:
-        """Return the longest answers to ask for of these rows, whose prompts and answers have these lengths.
+        """Return the output tokens to ask for of rows of these lengths, int64[rows]: more if cancelled.
 
-        What a client cancelled would have gone on: it is asked for the median of the other answers more, up
-        to `most` tokens and as long as the longest request, prompt and answer, of all.
+        A cancelled answer would have gone on: the median of the other answers is added to it, up to `most`
+        tokens and to the length of the longest request, prompt and answer, of all.
         """
         inputs, outputs = lens
         cancelled = (self.cancel_ns[rows] > 0) | (self.cancel_tokens[rows] > 0)
@@ -418,9 +412,9 @@ class Growth(msgspec.Struct, frozen=True):
     kept: Int64  # no more than the origin has; 0 where nothing is known to be shared
 
     def find_origin(self, row: int) -> int:
-        """Return a row's origin; of rows from the number of rows up, which are the trace's again, as well.
+        """Return a row's origin, below 0 a shared text; of a shared text -1.
 
-        A shared text has none: -1.
+        Rows from len(kept) on are the trace's again: the origin of one is of the same repetition.
         """
         if row < 0:
             return -1
@@ -437,11 +431,11 @@ class Growth(msgspec.Struct, frozen=True):
 
 
 def find_growth(prompts: Iterable[tuple[Hashable, int, int | None, Hashable]]) -> Growth:
-    """Find what each prompt begins with, by its line, its length, how much it keeps, and what lines share.
+    """Make the growth of prompts, each given as (line, tokens, tokens kept, key of its shared text).
 
-    On one line each begins with the first `kept` tokens of the one before it. None: with all of it, or with
-    none of it if that is longer. The first prompt of a line begins with the text that all lines with an equal
-    last value begin with.
+    On one line each begins with the kept tokens of the one before it. None: with all of it, or with none of
+    it if that is longer. The first of a line begins with as many tokens of a text that lines of an equal key
+    share; None: with none.
     """
     origins, kept, lens = list[int](), list[int](), list[int]()
     last: dict[Hashable, int] = {}  # of each line, its last row

@@ -52,7 +52,7 @@ class TraceSelection(msgspec.Struct, frozen=True):
     ) -> TraceSelection:
         """Select a window's first `most` rows; raises UsageError if none is left.
 
-        Rows above the profile's longest lengths are skipped and counted, or else clipped to them.
+        Rows above the longest lengths are skipped and counted (`trace_too_long` is skip), else clipped.
         """
         begin, end = (
             len(rows) if bound_s is None else int(np.searchsorted(rows.at_ns, round(bound_s * SECOND_NS)))

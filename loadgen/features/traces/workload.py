@@ -129,6 +129,7 @@ class _FieldColumns:
         self._columns = tuple(array("q") for _ in range(3))
 
     def add(self, session: WorkloadSession) -> None:
+        """Add each call's sampling, and when, or after how many tokens, it was cancelled."""
         for call in session.calls:
             pairs = tuple(sorted((call.sampling or {}).items()))
             number = self._samplings.setdefault(pairs, len(self._samplings)) if pairs else NO_SAMPLING

@@ -156,7 +156,7 @@ def format_value(value: float | None) -> str:
 
 
 def format_apart(figure: FidelityFigure) -> str:
-    """Format how far two workloads are apart in a figure: × 1.02, +0.3 points, KS 0.004."""
+    """Format how far two workloads are apart: × 1.020, +0.30 points, KS 0.0040; "" if it is None."""
     if figure.apart is None:
         return ""
     if figure.measure is Measure.RATIO:
@@ -191,10 +191,10 @@ def compare_measured(
     return Fidelity(both[0].name, both[1].name, kept, tuple(_list_remarks(*both)))
 
 
-def _compare(
+def _make_figure(
     label: str, both: Sequence[T | None], find: Callable[[T], float | None], measure: Measure
 ) -> FidelityFigure:
-    """Compare what `find` returns of each of two workloads; None: one has none."""
+    """Make the figure of what `find` returns of each workload; None of one that is None."""
     first, second = (None if own is None else find(own) for own in both)
     apart = None
     if first is not None and second is not None:
@@ -203,45 +203,45 @@ def _compare(
     return FidelityFigure(label, first, second, measure, apart)
 
 
-def _compare_ratio(label: str, both: Sequence[T | None], find: Callable[[T], float | None]) -> FidelityFigure:
-    return _compare(label, both, find, Measure.RATIO)
+def _make_ratio(label: str, both: Sequence[T | None], find: Callable[[T], float | None]) -> FidelityFigure:
+    return _make_figure(label, both, find, Measure.RATIO)
 
 
-def _compare_samples(label: str, samples: Iterable[NDArray[Any]]) -> FidelityFigure:
+def _make_distance(label: str, samples: Iterable[NDArray[Any]]) -> FidelityFigure:
     return FidelityFigure(label, None, None, Measure.DISTANCE, find_ks_distance(*samples))
 
 
 def _list_figures(loads: Sequence[LoadColumns], both: Sequence[WorkloadFigures]) -> Iterator[FidelityFigure]:
     """Yield every figure of two workloads: of their arrivals, lengths, reuse and sessions."""
-    yield _compare_ratio("requests", both, lambda own: own.requests)
+    yield _make_ratio("requests", both, lambda own: own.requests)
     arrivals = [own.arrivals for own in both]
-    yield _compare_ratio("requests/s", arrivals, lambda own: own.rate_per_s)
-    yield _compare_ratio("gaps, CV", arrivals, lambda own: own.gap_cv)
+    yield _make_ratio("requests/s", arrivals, lambda own: own.rate_per_s)
+    yield _make_ratio("gaps, CV", arrivals, lambda own: own.gap_cv)
     gaps = [load.find_gaps_ns() for load in loads]
-    yield _compare_samples("gaps", gaps)
+    yield _make_distance("gaps", gaps)
     if all(column.any() for column in gaps):
-        yield _compare_samples("gaps / their mean", [column / column.mean() for column in gaps])
+        yield _make_distance("gaps / their mean", [column / column.mean() for column in gaps])
     measured = {scale.window for own in arrivals if own is not None for scale in own.scales}
     for window in (window for window in SCALES_NS if window in measured):
         find = partial(ArrivalFigures.find_index, window=window)
-        yield _compare_ratio(f"dispersion over {window}", arrivals, find)
+        yield _make_ratio(f"dispersion over {window}", arrivals, find)
     for name, facts, columns in (
         ("prompt", [own.lengths.input for own in both], [load.input_lens for load in loads]),
         ("answer", [own.lengths.output for own in both], [load.output_lens for load in loads]),
     ):
-        yield _compare_ratio(f"{name} tokens, mean", facts, lambda own: own.mean)
-        yield _compare_samples(f"{name} tokens", [lens[lens > 0] for lens in columns])
+        yield _make_ratio(f"{name} tokens, mean", facts, lambda own: own.mean)
+        yield _make_distance(f"{name} tokens", [lens[lens > 0] for lens in columns])
     ranks = [own.lengths.rank_correlation for own in both]
-    yield _compare("rank correlation of the two", ranks, float, Measure.DIFFERENCE)
-    yield from _compare_reuse([own.reuse for own in both])
+    yield _make_figure("rank correlation of the two", ranks, float, Measure.DIFFERENCE)
+    yield from _list_reuse([own.reuse for own in both])
     shapes = [own.sessions for own in both]
-    yield _compare_ratio("sessions", shapes, lambda own: own.sessions)
-    yield _compare_ratio("requests of a session, mean", shapes, lambda own: own.requests.mean)
+    yield _make_ratio("sessions", shapes, lambda own: own.sessions)
+    yield _make_ratio("requests of a session, mean", shapes, lambda own: own.requests.mean)
     sessions = [load.sessions for load in loads if load.sessions is not None]
     if len(sessions) == len(loads):
-        yield _compare_samples("requests of a session", map(count_requests, sessions))
-    yield _compare_samples("pauses before requests", map(find_delays_ns, loads))
-    yield _compare(
+        yield _make_distance("requests of a session", map(count_requests, sessions))
+    yield _make_distance("pauses before requests", map(find_delays_ns, loads))
+    yield _make_figure(
         "requests of sub-agents (%)",
         shapes,
         lambda own: 100 * (1 - own.by_depth[0] / sum(own.by_depth)) if own.by_depth else None,
@@ -249,21 +249,21 @@ def _list_figures(loads: Sequence[LoadColumns], both: Sequence[WorkloadFigures])
     )
 
 
-def _compare_reuse(both: Sequence[ReuseFigures | None]) -> Iterator[FidelityFigure]:
+def _list_reuse(both: Sequence[ReuseFigures | None]) -> Iterator[FidelityFigure]:
     """Yield the reuse of caches without a limit and of the size at which the shares differ most."""
-    yield _compare("prefix reuse (%)", both, lambda own: 100 * own.share, Measure.POINTS)
+    yield _make_figure("prefix reuse (%)", both, lambda own: 100 * own.share, Measure.POINTS)
     known = [own for own in both if own is not None]
     if len(known) == len(both):
         sizes = max((own.sizes for own in known), key=len).tolist()
         first, second = (np.array([100 * own.find_share(size) for size in sizes]) for own in known)
         size = sizes[int(np.abs(second - first).argmax())]
         label = f"in a cache of {size:,.0f} tokens"
-        yield _compare(label, both, lambda own: 100 * own.find_share(size), Measure.POINTS)
+        yield _make_figure(label, both, lambda own: 100 * own.find_share(size), Measure.POINTS)
     for name, quantiles in (
         ("tokens", [() if own is None else own.distances for own in both]),
         ("seconds", [() if own is None else own.gaps_s for own in both]),
     ):
-        yield _compare_ratio(f"{name} between two uses, P50", quantiles, lambda own: own[1] if own else None)
+        yield _make_ratio(f"{name} between two uses, P50", quantiles, lambda own: own[1] if own else None)
 
 
 def _list_remarks(first: WorkloadFigures, second: WorkloadFigures) -> Iterator[str]:

@@ -51,7 +51,7 @@ class ReuseFigures(msgspec.Struct, frozen=True):
     measured: float  # share of the blocks that were measured
 
     def find_share(self, size: float) -> float:
-        """Return the share that a cache of `size` tokens reuses, that of the next smaller one of `sizes`."""
+        """Return the reused share of a cache of `size` tokens: of the next size down; 0 below the first."""
         at = int(np.searchsorted(self.sizes, size, "right"))
         return float(self.shares[at - 1]) if at else 0.0
 
@@ -146,12 +146,12 @@ def _count_used(load: LoadColumns) -> Int64:
 
 
 def _find_savings(load: LoadColumns, rows: NDArray[Any], counts: NDArray[Any]) -> Int64:
-    """Return the tokens of prompts that their first `counts` blocks save, int64[rows]."""
+    """Return the tokens that a cache with the first `counts` blocks of these rows saves, int64[rows]."""
     return find_savings(counts * load.block_tokens, load.input_lens[rows])
 
 
 def _list_uses(load: LoadColumns, most: int) -> _Uses:
-    """List the uses of blocks in a cache's order: all, or those of as many ids as leave about `most`."""
+    """List the uses of blocks in a cache's order: all, or those of about `most` uses, sampled by block."""
     assert load.blocks is not None
     assert load.starts is not None
     used = _count_used(load)

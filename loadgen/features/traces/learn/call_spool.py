@@ -106,7 +106,7 @@ class CallSpool:
         self._stack.close()
 
     def add(self, call: Call) -> None:
-        """Keep a call: its times, lengths, the hashes of its prompt and of its session's id."""
+        """Keep a call: times, lengths, hashes of prompt and session; a named one stays open for its end."""
         made = self.meter.measure(call)
         self._files[PARTS].write(made.blocks.tobytes())
         self.first_ns = min(self.first_ns, call.begin_ns) if self.calls else call.begin_ns
@@ -226,7 +226,7 @@ class CallSpool:
         return session
 
     def _find_earlier(self, call: Call, made: Measured) -> int:
-        """Find the session of which the last prompt is the longest that this one goes on with; 0 if none."""
+        """Find the session whose last prompt is the longest that this one continues; 0: none. Forgets it."""
         for i, block in reversed(list(enumerate(made.blocks.tolist(), 1))):
             for prompt in reversed(self._prompts.get(block, ())):
                 end = i * made.width + prompt.tail_bytes

@@ -47,15 +47,12 @@ class LogFault(UsageError):
 
 class _GrowingFile(OpenedFile):
     def read(self, begin: int, size: int) -> bytes:
-        """Read on in a file that may still be written."""
+        """Read `size` bytes at `begin`, also beyond the end that the file had when it was opened."""
         return os.pread(self._descriptor, size, begin)
 
 
 class LogFile:
-    """A log that is read line by line.
-
-    Raises UsageError if it cannot be opened, is no file, empty, packed by another program or UTF-16.
-    """
+    """A log, read line by line; raises UsageError if unreadable, no file, empty, UTF-16 or oddly packed."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -70,7 +67,7 @@ class LogFile:
         return fault
 
     def read_lines(self, blank: bool = False) -> Iterator[tuple[int, str]]:
-        """Yield (number, text) of each line that is not blank, the number from 1; `blank`: of those too.
+        """Yield (number from 1, text) of each line that is not blank; with `blank` blank ones too, as "".
 
         Raises UsageError for what is no text, or is damaged, and if every line is blank.
         """
@@ -195,7 +192,7 @@ def read_time_ns(value: Any, unit_ns: int = 0) -> int:
 
 
 def read_span_ns(value: Any, unit_ns: int) -> int:
-    """Read a duration in a unit as nanoseconds; UNKNOWN of None and "-"; raises ValueError."""
+    """Read a duration in a unit, in ns of whole µs; UNKNOWN of None, "" and "-"; raises ValueError."""
     if value in (None, "", "-"):
         return UNKNOWN
     number = _read_float(value)
@@ -205,7 +202,7 @@ def read_span_ns(value: Any, unit_ns: int) -> int:
 
 
 def read_size(value: Any, most: int = parsing.MOST_TOKENS) -> int:
-    """Read a whole number from 0 to `most`; UNKNOWN of None and "-"; raises ValueError."""
+    """Read a whole number from 0 to `most`; UNKNOWN of None, "" and "-"; raises ValueError."""
     if value in (None, "", "-"):
         return UNKNOWN
     number = _read_float(value)

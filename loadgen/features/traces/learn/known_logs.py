@@ -83,7 +83,7 @@ def is_vllm(lines: list[str]) -> bool:
 
 
 def read_vllm(log: LogFile, *_: object) -> Rows:
-    """Yield the calls of a log, and their ends where it has them; raises UsageError that names the line."""
+    """Yield (line, its Call, CallEnd or why it is none) of a log; raises UsageError that names the line."""
     reader = _LineReader()
     for row, line in log.read_lines():
         if any(mark in line for mark in _MARKS):
@@ -103,6 +103,7 @@ class _LineReader:
         self._tokens: OrderedDict[str, int] = OrderedDict()  # where their ids are logged
 
     def read(self, line: str) -> Iterator[Found]:
+        """Yield a line's call or why it is none, or ends of calls; nothing of what is for later lines."""
         at_ns = self._clock.read_ns(line)
         if at_ns is None:
             return
@@ -181,7 +182,7 @@ class _LineClock:
 def _read_call(
     name: str, rest: str, at_ns: int, details: dict[str, tuple[str | None, list[int] | None]]
 ) -> Call | str:
-    """Read the line of a request, with its own prompt or that taken out of `details`; why not, without."""
+    """Return the Call of a request's line, or why it is none; pops a prompt not there from `details`."""
     text, ids = details.pop(name, (None, None))
     literal, is_whole = "", rest.startswith("prompt: ")
     if is_whole:
@@ -209,7 +210,7 @@ def _read_call(
 
 
 def _split_literal(text: str) -> tuple[str, str]:
-    """Split a quoted Python text off the start; ("", text) where the text does not begin with a quote."""
+    """Split a quoted Python text off the start; ("", text) without a quote; raises ValueError if cut."""
     if text[:1] not in ("'", '"'):
         return "", text
     found = _LITERAL.match(text)
@@ -248,7 +249,7 @@ def is_litellm(lines: list[str]) -> bool:
 
 
 def read_litellm(log: LogFile, *_: object) -> Rows:
-    """Yield the calls of a log, one JSON object a line, or all in a list; raises UsageError with the row."""
+    """Yield (row, its Call or why it is none) of JSON lines or of one list; raises UsageError by row."""
     for row, fields in _read_objects(log):
         try:
             yield row, _read_litellm_call(fields)
@@ -288,6 +289,7 @@ def _decode_json(text: str) -> Any:
 
 
 def _read_litellm_call(fields: dict[str, Any]) -> Call | str:
+    """Return the Call of a row, or why it is none; raises ValueError for a bad time or length."""
     kind = str(fields.get("call_type") or "completion")
     if not any(name in kind for name in _KINDS):
         return NO_MODEL
@@ -345,7 +347,7 @@ def is_otel(lines: list[str]) -> bool:
 
 
 def read_otel_calls(log: LogFile, *_: object) -> Rows:
-    """Yield the calls of a file of spans in the order of its rows; raises UsageError that names the span."""
+    """Yield (row, Call or why it is not sent) of spans, in the file's order; raises UsageError by span."""
     lines = log.open_rows()
     if lines.drop_cut_row():
         yield len(lines) + 1, CUT

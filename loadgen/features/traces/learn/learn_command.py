@@ -80,10 +80,7 @@ def learn_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `loadgen data learn`: write the workload whole or not at all, and print what it is.
-
-    Returns 0. Raises UsageError that names a wrong row of the log.
-    """
+    """Run `loadgen data learn`: write the workload, or nothing, and print it; return 0. Raises UsageError."""
     options = parse_arguments(learn_parser(), argv, intermixed=True)
     log, columns = LogFile(options.log), parse_columns(options.columns)
     name, form = choose_form(options.log_format, log, columns)
@@ -155,7 +152,7 @@ def _read_calls(log: LogFile, found: Rows, spool: CallSpool, meter: PromptMeter)
 
 
 def _skip_cut_row(rows: Rows) -> Rows:
-    """Yield the rows of a log, of which the last may be cut: it is still being written."""
+    """Yield the rows of a log; a last one that is cut, since it is still written, is (0, CUT)."""
     try:
         yield from rows
     except LogFault as fault:

@@ -46,7 +46,7 @@ class LearnedSessions:
         self.sessions = self.rows = self.calls = self.cancelled = self.without_end = 0
 
     def make(self) -> Iterator[WorkloadSession]:
-        """Yield the row of each session that is kept, and of its copies."""
+        """Yield the row of each kept session and of its copies, up to `most` sessions; counts them."""
         whole, part = divmod(self._scale, 1)
         for found in self._spool.list_sessions():
             if self._most is not None and self.sessions == self._most:
@@ -58,6 +58,7 @@ class LearnedSessions:
                 yield self._make_row(found, blocks, copy)
 
     def _make_row(self, found: list[KeptCall], blocks: list[Int64], copy: int) -> WorkloadSession:
+        """Make the row of a session, or of its copy (0: the log's own), and count its calls."""
         begin_ns = found[0].begin_ns
         agents: dict[tuple[int, ...], int] = {(): 0}
         parents, calls = list[int](), list[WorkloadCall]()
@@ -138,7 +139,7 @@ class LearnedColumns:
         self.full = False
 
     def add(self, row: WorkloadSession) -> None:
-        """Add the calls of a session of the workload."""
+        """Add the calls of a session of the workload; nothing once `full`."""
         if self.full:
             return
         before: list[int] = []
@@ -154,7 +155,7 @@ class LearnedColumns:
         self.full = len(self._columns) > MOST_CALLS or self._columns.blocks > MOST_BLOCKS
 
     def make(self) -> LoadColumns | None:
-        """Make the columns in the order of time, once; None of more than 2²⁰ calls or 2²³ blocks."""
+        """Make the columns sorted by time and forget the calls; None of over 2²⁰ calls or 2²³ blocks."""
         columns, self._columns = self._columns, TraceColumns()
         if self.full:
             return None
@@ -162,7 +163,7 @@ class LearnedColumns:
 
 
 def list_log_calls(spool: CallSpool) -> LearnedColumns | None:
-    """List the columns of a log's calls; None of more than 2²⁰ calls or 2²³ blocks."""
+    """Collect the columns of a log's calls; None of more than 2²⁰ calls or 2²³ blocks."""
     if spool.calls > MOST_CALLS or spool.blocks > MOST_BLOCKS:
         return None
     columns = LearnedColumns("log")

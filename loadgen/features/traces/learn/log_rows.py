@@ -114,7 +114,10 @@ def is_access(lines: list[str]) -> bool:
 
 
 def read_access(log: LogFile, columns: Mapping[str, str], path: str) -> Rows:
-    """Yield the calls of an access log, those to `path`, or to a model's API if ""; raises UsageError."""
+    """Yield (line, its Call or why it is none) of an access log; raises UsageError that names the line.
+
+    Calls are the requests with `path` in their path, or if "" those to a model's API.
+    """
     keys = {**_KNOWN, **{ours: (name,) for ours, name in columns.items()}}
     known: dict[tuple[str, ...], list[tuple[str, str]]] = {}  # ours and the log's, the best one last
     for row, line in log.read_lines():
@@ -137,7 +140,7 @@ def read_access(log: LogFile, columns: Mapping[str, str], path: str) -> Rows:
 
 
 def read_table(log: LogFile, columns: Mapping[str, str], path: str) -> Rows:
-    """Yield the calls of a CSV with a header, or of JSON rows, by the names of --columns.
+    """Yield (row, its Call or why it is none) of a CSV with a header, or of JSON rows, by --columns.
 
     Raises UsageError that names the row, also where no time or no length of the prompt is named, or a column
     is not there.
@@ -168,7 +171,7 @@ def is_model_path(path: str) -> bool:
 
 
 def _read_cells(values: Cells, path: str, is_wanted: Callable[[str], bool], no_size: str) -> Call | str:
-    """Make the call of a row from its values by our names; raises ValueError, `no_size` without a length."""
+    """Return a row's Call by our names, or why it is none; raises ValueError (`no_size`: no length)."""
     asked, status = str(values.get("path", "")), read_size(values.get("status"), 999)
     if path not in asked if path else not is_wanted(asked):
         return NO_MODEL
@@ -198,6 +201,10 @@ def _read_cells(values: Cells, path: str, is_wanted: Callable[[str], bool], no_s
 
 
 def _read_times(values: Cells) -> tuple[int, int]:
+    """Return begin and end (ns) by time, end and duration; raises ValueError without a time.
+
+    The end is UNKNOWN where it does not follow; an end without a duration is taken as the begin.
+    """
     begin, end, span = (
         next(((values[name], unit) for name, unit in names.items() if name in values), None)
         for names in (TIMES, ENDS, SPANS)
@@ -218,6 +225,7 @@ def _read_times(values: Cells) -> tuple[int, int]:
 
 
 def _read_objects(log: LogFile, columns: Mapping[str, str]) -> Iterator[tuple[int, Cells]]:
+    """Yield (line number, cells by name) of JSON rows or a CSV; raises UsageError, also without a column."""
     lines = log.read_lines(blank=True)
     number, first = next(each for each in lines if each[1])
     if first.lstrip().startswith(("{", "[")):

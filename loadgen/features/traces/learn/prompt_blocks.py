@@ -48,7 +48,7 @@ class Salt:
         return (np.frombuffer(bytes(hashes), "<u8") & _MASK).astype(np.int64)
 
     def hash_tail(self, before: int, tail: bytes) -> int:
-        """Hash what follows a block, less than another one, with the hash of the block."""
+        """Hash the bytes after the last whole block together with that block's hash, to 64 bits."""
         hashed = blake2b(
             before.to_bytes(_HASH_BYTES, "little") + tail, digest_size=_HASH_BYTES, key=self._key
         )
@@ -83,7 +83,7 @@ class PromptMeter:
         self.prompts, self.answers = Counter[str](), Counter[str]()
 
     def learn_bytes(self, calls: Iterable[tuple[int, Found]]) -> Iterator[tuple[int, Found]]:
-        """Yield all rows, after those of the first 1,000 with text and length tell the bytes of a token."""
+        """Yield all rows; set `text_bytes` by the first 1,000 of them before, if no tokenizer counts."""
         rows = iter(calls)
         first: list[tuple[int, Found]] = []
         size = tokens = 0
@@ -102,7 +102,7 @@ class PromptMeter:
         yield from rows
 
     def measure(self, call: Call) -> Measured:
-        """Measure a call's prompt, and its answer as far as it is known by now."""
+        """Measure a call's prompt and answer; `output_len` is UNKNOWN if only its end or limit tells it."""
         input_len, data, width, count = self._measure_prompt(call)
         output_len = UNKNOWN  # where only its end or its limit may tell
         if call.output_len != UNKNOWN:
@@ -153,6 +153,7 @@ class PromptMeter:
         return tokens, data, width, min(len(data) // width, tokens // BLOCK)
 
     def _count_text(self, counted: Counter[str], text: str) -> int:
+        """Return a text's tokens, estimated without a tokenizer, and count the way in `counted`."""
         if self._tokenizer is not None:
             ids = self._tokenizer.encode(text, add_special_tokens=False)
             return self._note(counted, "by the tokenizer", len(ids))
