@@ -134,10 +134,7 @@ def parse_lengths(text: str, flag: str, usual_mean: int) -> LengthDistribution:
 
 
 def parse_pauses_ms(text: str, flag: str) -> LengthDistribution:
-    """Parse a distribution of seconds, as `2.5` or `lognormal:mean=2.5,sd=1`, into milliseconds.
-
-    Raises UsageError that names the parameter.
-    """
+    """Parse seconds, as `2.5` or `lognormal:mean=2.5,sd=1`, to a distribution in ms; raises UsageError."""
     kind, _, rest = text.partition(":")
     try:
         if kind in _KINDS:

@@ -130,10 +130,7 @@ def find_vocab_size(model_root: str) -> int:
 
 
 def find_tokenizer(*models: str) -> Path | None:
-    """Find the directory of the first of these models that is on this machine with a tokenizer.
-
-    A name is looked up in the local Hugging Face cache; the network is never asked.
-    """
+    """Find the directory of the first model with a tokenizer here or in the hub's local cache; else None."""
     directories = (directory for model in models if (directory := locate_model(model)) is not None)
     return next((at for at in directories if any((at / file).is_file() for file in _TOKENIZER)), None)
 

@@ -314,6 +314,7 @@ class Turns(msgspec.Struct, frozen=True):
 
 
 def _scale(times_ns: Int64, factor: float) -> Int64:
+    """Multiply times by a factor, rounded to whole ns."""
     scaled: Int64 = np.rint(times_ns * factor).astype(np.int64)
     return scaled
 

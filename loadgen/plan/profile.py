@@ -306,7 +306,7 @@ class Profile(FileKeys, ProfileKeys, extra="forbid", frozen=True, allow_inf_nan=
 
 
 def _fill_schedule(keys: dict[str, Any]) -> None:
-    """Fill in the keys that follow from a schedule: its duration and its highest concurrency."""
+    """Fill into `keys` what follows from its schedule, if not given: duration and highest concurrency."""
     if not keys.get("schedule"):
         return
     try:

@@ -106,7 +106,7 @@ class Adapter(msgspec.Struct, frozen=True):
         """
         if self.accepted is not None:
             return made.apply_adaptation(self.accepted), Records.from_records([])
-        made = self._check_features(made)
+        made = self._adapt_to_features(made)
         if made.dialect.keeps_history:
             self._check_history(made)
         if not made.profile.warmups:
@@ -155,7 +155,7 @@ class Adapter(msgspec.Struct, frozen=True):
             self.known[key] = self._learn(made, unnamed=True)
         return made.apply_adaptation(self.known[key])
 
-    def _check_features(self, made: Plan) -> Plan:
+    def _adapt_to_features(self, made: Plan) -> Plan:
         """Return the plan without fields refused of a small body for each set of its features (tools, …).
 
         They are tried once for all plans of one form. Raises MeasureError where the server refuses a feature.

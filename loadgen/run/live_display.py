@@ -24,10 +24,7 @@ _BAR_WIDTH = 60
 
 
 def choose_display(quiet: bool) -> Display:
-    """Choose the display for standard error: a bar on a terminal, lines elsewhere, none if quiet.
-
-    There is none either without such a stream.
-    """
+    """Choose the display: a bar on a terminal, lines elsewhere, none if quiet or stderr is closed."""
     if quiet or sys.stderr is None or sys.stderr.closed:
         return Display()
     # A dumb terminal cannot take back what it has shown.

@@ -125,6 +125,7 @@ class PromptCounter:
         return count
 
     def _explain_uncounted(self, path: str, answer: ControlAnswer) -> MeasureError:
+        """Make the error for a server that answers `path` without a count: what it says, and what to do."""
         why = answer.error or f"answers {refusals.format_message(answer.status, answer.body)}"
         if answer.error and answer.status in REDIRECTS:
             return MeasureError(f"{self.access.shown_url}{path} {answer.error} (--base-url, --endpoint)")
@@ -135,7 +136,7 @@ class PromptCounter:
         return MeasureError(self.access.secrets.hide(f"{self.access.shown_url}{path}, {what}, {why}: {fix}"))
 
     def _make_body(self, text: str) -> dict[str, Any]:
-        """Return the body of a request with the run's fields but the least lengths, for a short answer."""
+        """Return the body of a request with the run's fields, but no minimum length, for a short answer."""
         plan = self._plan
         fields = {name: value for name, value in plan.fields.items() if name not in _UNASKED}
         if sampling := untrusted.read_mapping(fields.get("sampling_params")):
@@ -176,10 +177,7 @@ def add_word_counts(
 
 
 def _read_count(answer: ControlAnswer) -> int | None:
-    """Return the count in an answer of /tokenize.
-
-    None if it has none, as where the server lacks that path.
-    """
+    """Return the count in an answer of /tokenize; None if it has none or 0, or the server lacks that path."""
     return untrusted.read_count(answer.object.get("count")) or None
 
 
@@ -278,4 +276,5 @@ def _explain_miscount(fewer: Counted, more: Counted) -> MeasureError:
 
 
 def _join_words(chosen: tuple[str, ...]) -> str:
+    """Join words to a prompt, behind FIRST_WORD."""
     return " ".join((FIRST_WORD, *chosen))

@@ -134,13 +134,10 @@ class Session(msgspec.Struct, frozen=True):
         )
 
     def show_first(self, workload: Profile, seed: Seed) -> str:
-        """Return the head and body of a profile's first request as they would be sent.
-
-        Secrets and all of our headers' values are hidden.
-        """
+        """Return a profile's first request as sent, head and body, with secrets and header values hidden."""
         session = self._fit_api(workload)
         made = plan.make(workload, session._count_words(workload, seed).subject, seed)
-        if _may_be_known(made) and not (self.options.reset_cache or self._is_emptied):
+        if _may_be_known(made) and not (self.options.reset_cache or self._empties_own_cache):
             made = session._add_salt(made) or made
         hidden, body = self._collect_secrets(workload), made.body(0)
         target = add_path(session.root, made)
@@ -363,7 +360,7 @@ class Session(msgspec.Struct, frozen=True):
         first = not self.options.share.number  # of the shards, which empties for all
         outcome = ""
         with display.waiting("emptying the server's prefix cache"):
-            if (self.options.reset_cache and first) or self._is_emptied:
+            if (self.options.reset_cache and first) or self._empties_own_cache:
                 outcome = self._reset_caches()
             if outcome == EMPTIED or not _may_be_known(made):
                 return made, outcome
@@ -373,7 +370,7 @@ class Session(msgspec.Struct, frozen=True):
             return made, outcome if outcome in ("", EMPTIED) else MAY_KNOW.format(outcome)
 
     @property
-    def _is_emptied(self) -> bool:
+    def _empties_own_cache(self) -> bool:
         """Whether the server was started here, and can empty its prefix cache."""
         ours = self.local is not None and self.local.launched is not None
         return ours and bool(self.served.engine.reset_path)
@@ -386,6 +383,7 @@ class Session(msgspec.Struct, frozen=True):
         return replace(made, salt={engine.salt_field: made.seed.make_salt(made.profile.name)})
 
     def _reset_caches(self) -> str:
+        """Empty the prefix cache of every server; return EMPTIED, or what went wrong and where."""
         return self.servers.reset_caches(control.reset_cache(self.access, self.served.engine) or EMPTIED)
 
     def _begin_scraping(self, rest_s: float, display: Display) -> MetricsScraper | None:
@@ -416,10 +414,7 @@ class Session(msgspec.Struct, frozen=True):
         return f"loadgen-{secrets.token_hex(4)}-" if given is None else given
 
     def make_transport_options(self, made: Plan) -> TransportOptions:
-        """Make the options of how a plan's requests are sent to this server, by as many workers as asked.
-
-        Raises UsageError, or warns, about addresses to connect from.
-        """
+        """Return how a plan's requests are sent; raises UsageError, or warns, about local addresses."""
         options = self.options
         targets = tuple(add_path(root, made) for root in self.servers.list_roots(self.root))
         chosen, targets = transport_choice.choose_for_plan(options, targets, made, _LOG.warning)

@@ -147,5 +147,6 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 def _duration(seconds: float) -> str:
+    """Format seconds as 12 s, or from a minute on as 1:05."""
     whole = int(seconds + 0.5)
     return f"{whole // 60}:{whole % 60:02d}" if whole >= 60 else f"{whole} s"

@@ -128,6 +128,7 @@ def _describe_part(name: str, path: Path) -> BundlePart:
 
 
 def _write_zip(file: BinaryIO, made: Manifest, sources: Mapping[str, Path]) -> None:
+    """Write the manifest and then each part, deflated; raises UsageError if the bundle has over 2 GiB."""
     raw = made.encode()
     with ZipFile(file, "w") as archive:
         archive.writestr(ZipInfo(MANIFEST), raw)
@@ -145,7 +146,7 @@ def _write_zip(file: BinaryIO, made: Manifest, sources: Mapping[str, Path]) -> N
 
 
 def _find_parts(place: Path, name: str, with_text: bool, left: set[str]) -> Iterator[tuple[Path, str]]:
-    """Yield each part of a place and its name; `left` gets the kinds that are left out. Raises UsageError."""
+    """Yield each file to bundle and its name there; add kinds left out to `left`. Raises UsageError."""
     if not place.is_dir():
         raise UsageError(
             f"{place} is no directory: name a run, or the directory of a campaign, sweep or search"
@@ -184,7 +185,10 @@ def _refuse(error: OSError) -> None:
 def _select_sources(
     found: Sequence[tuple[Path, str]], scratch: Path, with_text: bool, left: set[str]
 ) -> Iterator[tuple[str, Path]]:
-    """Yield each part's name and the file with its bytes: a copy in `scratch` if answers are left out."""
+    """Yield each part's name and file; results, and reports without text, are copies in `scratch`.
+
+    A report whose answers cannot be cut out is left out.
+    """
     for path, name in found:
         is_result = path.name == RESULT
         if not is_result and (with_text or path.name != REPORT):
@@ -203,6 +207,7 @@ def _select_sources(
 
 
 def _drop_answers(raw: bytes, path: Path, left: set[str]) -> bytes:
+    """Return a result without the model's answers, unchanged if it has none; raises UsageError if damaged."""
     try:
         result: dict[str, Any] = json.loads(raw)
         answers = result[OURS].get("fingerprint")
@@ -216,7 +221,7 @@ def _drop_answers(raw: bytes, path: Path, left: set[str]) -> bytes:
 
 
 def _drop_answer_lines(raw: bytes, path: Path) -> bytes | None:
-    """Return a report without the lines that quote its run's answers; None if it has no such lines."""
+    """Cut the lines that quote answers from a report: unchanged if its run has none, None if not found."""
     run = run_directory.load(path.parent)
     answers = run.facts.fingerprint
     if answers is None or not answers.answers:

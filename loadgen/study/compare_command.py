@@ -155,7 +155,7 @@ def _render(
     missing: Sequence[str],
     given: argparse.Namespace,
 ) -> str:
-    """Write answer and comparison, or the tables that `given` has, in the form that it has."""
+    """Render the comparison, or the other tables asked for (in JSON both), as text, Markdown, CSV or JSON."""
     drawn = _make_other_tables(tables, given)
     if given.json:
         whole = encode_comparison(tables, searches, found) | ({"points": missing} if missing else {})

@@ -162,7 +162,7 @@ def _collect_sources(
 
 
 def _read_source(named: Compared, number: int) -> Sources:
-    """Read a run, a limit with its runs, or what is at a place; one without a directory is by its number."""
+    """Read a run, a limit and its runs, or a place; what has no directory is named by its `number`."""
     if isinstance(named, Run):
         return Sources((replace(_summarise(named), place=str(named.directory or f"run {number}")),))
     if isinstance(named, Limit):

@@ -66,6 +66,7 @@ def find_knee(loads: Sequence[float], values: Sequence[float], *, rises: bool) -
 
 
 def _subtract_line(x: Float64, y: Float64) -> Float64:
+    """Return y, over its last axis, without its straight line of least squares by x."""
     centred = x - x.mean()
     rest = y - y.mean(axis=-1, keepdims=True)
     left: Float64 = rest - (rest @ centred)[..., None] * centred / (centred @ centred)

@@ -132,7 +132,7 @@ def strip_flags(command: str) -> str:
 
 
 def split_flags(command: str) -> Iterator[tuple[str, str | None]]:
-    """Yield each flag of a command line, with underscores, and its value; None of one without a value."""
+    """Yield each flag of a command line, underscores for its dashes, and its value; None of one without."""
     return pair_flags(_split_command(command), short=True)
 
 
@@ -144,10 +144,7 @@ def _split_command(command: str) -> list[str]:
 
 
 def pair_flags(words: Sequence[str], *, short: bool = False) -> Iterator[tuple[str, str | None]]:
-    """Yield each flag among a command's words, with underscores, and its value; None of one without.
-
-    With `short`, flags of one dash too.
-    """
+    """Yield each flag among words, also of one dash if `short`, with underscores, and its value or None."""
     begins = _FLAG if short else _LONG_FLAG
     for word, following in pairwise([*words, "--"]):
         if (flag := begins.match(word)) is not None:
@@ -170,7 +167,7 @@ def is_figure(title: str, cells: Sequence[str]) -> bool:
 
 
 def counts_runs(title: str, cells: Sequence[str]) -> bool:
-    """Whether a column numbers runs, of two rows at least: then the table says that rows are repeats."""
+    """Whether every cell only tells runs apart, as a number or a time, and two differ: rows are repeats."""
     words = _split_words(title)
     each = [
         bool(cell) and (_is_of_its_run(words, cell) or not strip_run(cell)) for cell in map(str.strip, cells)

@@ -66,6 +66,7 @@ class ObjectiveFigures(BaseModel, extra="forbid", frozen=True):
     @model_validator(mode="before")
     @classmethod
     def _read_written_names(cls, data: Any) -> Any:
+        """Return the data with fields' own names and the unit, where it has names with one, as value_ms."""
         if not isinstance(data, dict):
             return data
         for unit in ("ms", "tok/s"):
@@ -150,7 +151,7 @@ class LimitRecord(SeriesRecord, frozen=True):
     simulated: bool = False  # the embedded engine answered with a preset's timing
 
     def list_serving(self) -> list[LimitRun]:
-        """List the runs at the highest load that is shown to meet the objectives, else up to the limit."""
+        """List the runs at the highest passing load, else at the highest up to the limit; [] without one."""
         known = self.limit is not None and self.limit.value is not None
         most = self.limit.value or 0.0 if self.limit is not None else 0.0
         passed = [run for run in self.runs if run.passed and run.load == self.highest_passing]
@@ -319,10 +320,7 @@ def _format_figure(objective: str, name: str, run: LimitRun) -> str:
 
 
 def make_search_passage(record: LimitRecord, name: str = "", key: str = "") -> Passage:
-    """Make the passage of a search: the limit with its interval, statements on it, and a table of the runs.
-
-    `name` is what was searched, if a report has several.
-    """
+    """Make the passage of a search, `name` in its title: limit, statements on it, and a table of its runs."""
     limit, *statements = list_statements(record)
     table = make_run_table(record) if record.runs else None
     title = ", ".join(filter(None, (name, limit)))
@@ -350,6 +348,7 @@ def list_statements(record: LimitRecord) -> list[str]:
 
 
 def _list_sentences(record: LimitRecord) -> Iterator[str]:
+    """Yield the limit, then what is known of it: loads, runs, end, doubts, cause, power, knee and notes."""
     yield describe_limit(record)
     yield f"for {', '.join(record.objectives)}"
     edges = {Standing.MEETS: record.highest_passing, Standing.FAILS: record.lowest_failing}
@@ -400,6 +399,7 @@ def _format_time(seconds: float) -> str:
 
 
 def _describe_doubts(record: LimitRecord) -> Iterator[str]:
+    """Yield one line: how many runs have doubts, and which runs have each; none without doubts."""
     doubted = [run for run in record.runs if run.doubts]
     if not doubted:
         return

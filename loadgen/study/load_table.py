@@ -150,7 +150,7 @@ def make_load_passage(rows: Sequence[LoadRow], notes: Sequence[str] = ()) -> Pas
 
 
 def find_dips(rows: Sequence[LoadRow]) -> list[str]:
-    """Describe where throughput falls and rises again as the load grows, which load alone cannot explain.
+    """Describe where throughput falls by over 15 % and rises again with more load, which cannot explain it.
 
     Rows of one model and load are compared that differ in it alone, none of them ended early; several at one
     load count as their mean.
@@ -167,6 +167,7 @@ def find_dips(rows: Sequence[LoadRow]) -> list[str]:
 
 
 def _describe_dips(loads: Sequence[Sequence[tuple[float, LoadRow]]]) -> Iterator[str]:
+    """Yield a line for each load, lowest first, whose mean is under 85 % of one below it and one above."""
     means = [math.fsum(tokens_per_s for tokens_per_s, _ in rows) / len(rows) for rows in loads]
     for place, tokens_per_s in enumerate(means[1:-1], 1):
         before, after = max(means[:place]), max(means[place + 1 :])
@@ -276,6 +277,7 @@ def find_gravest(levels: Sequence[str]) -> str:
 
 
 def _format_figure(key: str, decimals: int, row: LoadRow) -> str:
+    """Format a figure, with ± where the column has room for it; "-" if it is absent or not finite."""
     if (figure := row.figures.get(key)) is None:
         return "-"
     mean, half, spread = figure.mean, figure.half, ""

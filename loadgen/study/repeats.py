@@ -109,6 +109,7 @@ def encode_spreads(figures: Sequence[Spread]) -> dict[str, Any]:
 
 
 def _list_run_figures(run: Metrics) -> Iterator[tuple[str, str, float]]:
+    """Yield key, label and value of each headline figure of a run: throughputs and latencies."""
     yield "request_throughput_per_s", "Request throughput (req/s)", run.request_throughput_per_s
     yield "output_throughput_per_s", "Output throughput (tok/s)", run.output_throughput_per_s
     yield "total_throughput_per_s", "Total throughput (tok/s)", run.total_throughput_per_s
@@ -122,6 +123,7 @@ def _list_run_figures(run: Metrics) -> Iterator[tuple[str, str, float]]:
 
 
 def _list_steady_figures(steady: Steady | Unsteady) -> Iterator[tuple[str, str, float]]:
+    """Yield key, label and value of each figure of a steady state; nothing of an unsteady run."""
     if isinstance(steady, Steady):
         yield "steady_request_throughput_per_s", "Steady requests (req/s)", steady.request_throughput_per_s
         yield "steady_output_throughput_per_s", "Steady output (tok/s)", steady.output_throughput_per_s
@@ -144,6 +146,7 @@ def _compute_half_width(std: float, runs: int) -> float:
 
 
 def _describe_stability(figures: Sequence[Spread]) -> str:
+    """Write whether every figure is stable, or which are not, and how many runs each likely needs."""
     rule = f"95 % interval within ± {100 * STABLE_SHARE:.0f} % of the mean"
     unstable = [spread for spread in figures if not spread.stable]
     if not unstable:

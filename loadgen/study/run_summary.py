@@ -218,6 +218,7 @@ def summarise_result(facts: Facts, stored: Mapping[str, Any], source: str, run: 
 
 
 def _list_step_figures(speculation: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return the mean acceptance length and step time (ms) that speculation has; {} without any."""
     keys = ("acceptance_length", "step_ms")
     known = {key: speculation.get(key) for key in keys} if speculation else {}
     return {key: estimate["mean"] for key, estimate in known.items() if estimate}

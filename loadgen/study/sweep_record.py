@@ -101,6 +101,7 @@ def read_points(directory: Path, record: SweepRecord) -> tuple[SweptPoint, ...]:
 
 
 def _read_point(directory: Path, point: SweepPoint) -> SweptPoint:
+    """Read a point's state: from its run's directory, else its failure's file; without both it is planned."""
     swept = SweptPoint(point.settings, point.repeat, "planned", serve=point.serve)
     whole, failed = f"{POINTS}/{point.id}", f"{FAILED}/{point.id}"
     if (directory / whole).is_dir():

@@ -47,10 +47,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def prepare(options: Options) -> list[Profile]:
-    """Load and check the profiles of `loadgen bench`, and all else that can be before there is a server.
-
-    Raises UsageError, or warns.
-    """
+    """Load and check the profiles, and all else that can be without a server; raises UsageError, or warns."""
     names, overrides = options.profiles, options.overrides
     profiles = [profile.load(name, overrides, flags=True) for name in names] or [profile.build(overrides)]
     if options.fail_on:
@@ -125,10 +122,7 @@ def run_once(
 
 
 def _use_temporary_directory(options: Options, stack: ExitStack) -> Options:
-    """Return the options with a new temporary directory for a server's log.
-
-    When `stack` ends it is removed, unless by an exception.
-    """
+    """Return the options with a temporary run directory, which is removed when `stack` ends without error."""
     import shutil  # few commands need them
     import tempfile
 
@@ -148,10 +142,7 @@ def make_seed(options: Options) -> Seed:
 
 
 def check_command(options: Options) -> None:
-    """Raise UsageError for options that are wrong, contradict each other or need an extra that is missing.
-
-    Flags without effect are warned of.
-    """
+    """Raise UsageError for wrong or contradictory options or a missing extra; warn of useless flags."""
     parse_metadata(options.metadata)
     if options.layout is not None:
         result_block.find_layout(options.layout)

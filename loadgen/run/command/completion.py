@@ -79,6 +79,7 @@ def _read_help(command: Command, words: Sequence[str]) -> str:
 
 
 def _write_fish(verbs: Mapping[str, str], flags: Mapping[str, Sequence[str]]) -> str:
+    """Write fish's script: the verbs, then each one's flags, and the shipped profiles."""
     lines = []
     for name, question in verbs.items():
         quoted = question.replace("\\", "\\\\").replace("'", "\\'")

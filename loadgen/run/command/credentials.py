@@ -111,10 +111,7 @@ def check_key(text: str, origin: str) -> str:
 
 
 def _read_key_file(file: str) -> str:
-    """Return a regular file's text without byte order mark; warn if others may read it.
-
-    Raises UsageError for any other file, and beyond 64 KiB.
-    """
+    """Read a regular file of 64 KiB at most, without BOM; warn if others may read it. Raises UsageError."""
     try:
         with untrusted.open_regular(Path(file)) as opened:
             data, mode = opened.read(_LONGEST_FILE + 1), os.fstat(opened.fileno()).st_mode

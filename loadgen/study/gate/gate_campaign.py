@@ -35,10 +35,8 @@ Measured = tuple[GateResult, tuple[Reported, ...], int]
 def measure_gate(given: argparse.Namespace, asked: Sequence[GateMetric], argv: Sequence[str]) -> Measured:
     """Measure the campaign's arms in turn until the gate knows, or --max-pairs are measured.
 
-    `argv` is the command line that was given, which is printed with --resume where it is interrupted.
-
-    Returns the result, the new arms' runs, and the exit code of a signal that ended it, else 0. Raises
-    LoadgenError.
+    `argv` is the command line that was given, printed with --resume where it is interrupted. Returns the
+    result, the new arms' runs, and the exit code of a signal that ended it, else 0. Raises LoadgenError.
     """
     kept = (
         None if given.resume is None else campaign_store.find_store(given.resume, None, Path(given.run_dir))
@@ -88,7 +86,7 @@ def interleave(wanted: CampaignRequest, gate: str) -> CampaignRequest:
 
 
 def choose_sides(wanted: CampaignRequest, baseline: str) -> tuple[Arm, tuple[Arm, ...]]:
-    """Choose the base and the arms that are held against it; raises UsageError where a gate cannot be.
+    """Choose the base and the arms that are compared with it; raises UsageError where a gate cannot be.
 
     The base is --baseline, else the file's, else the first arm.
     """
@@ -169,7 +167,7 @@ class PairJudge:
         return replace(result, verdict=verdict, remarks=tuple(gate_sides.list_remarks(sides)))
 
     def is_over(self, say: Callable[[str], None]) -> bool:
-        """Whether no further pair is needed; `say` gets a line on the outcome once there is another pair."""
+        """Whether the gate knows, or its sides cannot be compared; `say` gets each new pair's outcome."""
         result = self.judge()
         if result is None or result.verdict is None:
             return result is not None
@@ -188,14 +186,16 @@ class PairJudge:
 def _measure_pairs(
     wanted: CampaignRequest, kept: CampaignStore, judge: PairJudge, given: argparse.Namespace, resume: str
 ) -> Measured:
-    def judge_each_pair(execution: Execution) -> None:
+    """Measure pairs until the judge needs no more; returns as `measure_gate`, or raises MeasureError."""
+
+    def prepare(execution: Execution) -> None:
         for cell_id in kept.list_failed() if given.resume is not None else ():
             kept.forget_failure(cell_id)
         gate_record.write_gate_record(kept.directory, judge.record)
         execution.is_over = partial(judge.is_over, execution.say)
         execution.keeps_servers = wanted.file.starts == ONCE
 
-    if signal := campaign_command.measure_cells(wanted, kept, given, resume, judge_each_pair):
+    if signal := campaign_command.measure_cells(wanted, kept, given, resume, prepare):
         return GateResult(judge.record.plan), (), signal
     result = judge.judge()
     if result is None or not kept.list_finished():

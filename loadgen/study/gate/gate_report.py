@@ -64,6 +64,7 @@ class GateResult(msgspec.Struct, frozen=True):
 
 
 def _count(number: int, noun: str) -> str:
+    """Format a count of a noun whose first word takes the plural: 3 runs a side."""
     first, _, rest = noun.partition(" ")
     return " ".join(filter(None, (format_count(number, first), rest)))
 
@@ -80,6 +81,7 @@ def render_markdown(result: GateResult) -> str:
 
 
 def _list_notes(result: GateResult) -> Iterator[str]:
+    """Yield the further reasons, why rows could not be decided, and the remarks."""
     yield from result.reasons[1:]
     if result.verdict is not None:
         for row in result.verdict.rows:
@@ -89,6 +91,7 @@ def _list_notes(result: GateResult) -> Iterator[str]:
 
 
 def _make_table(verdict: GateVerdict) -> Table:
+    """Make a row for each series: means of both sides, slowdown and margin; "-" where not tested."""
     columns = ("load", "metric", "new", "base", "new is", "slowdown", "margin", "verdict")
     body = []
     for row in verdict.rows:
@@ -142,10 +145,7 @@ def encode_result(result: GateResult) -> dict[str, Any]:
 
 
 def render_junit(result: GateResult) -> str:
-    """Write a result as JUnit's XML: a test case a row; slower fails, undecided is skipped.
-
-    What cannot be compared is one case with an error.
-    """
+    """Write JUnit's XML: a case a row, slower a failure, undecided skipped; one error if not comparable."""
     rows = () if result.verdict is None else result.verdict.rows
     counts = {
         "tests": len(rows) or 1,
@@ -179,5 +179,6 @@ def _describe_case(kind: str, message: str) -> dict[str, str]:
 
 
 def _describe_change(slowdown: float) -> str:
+    """Write a ratio of times as 3.0 % slower, or faster."""
     by = 100 * (slowdown - 1)
     return f"{abs(by):.1f} % {'faster' if by < 0 else 'slower'}"

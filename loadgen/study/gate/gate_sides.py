@@ -47,7 +47,7 @@ class GateSides(msgspec.Struct, frozen=True):
 
 
 def match_places(read: Sources, new: str, base: str) -> tuple[list[GateSides], list[str]]:
-    """Match the runs of two places, as `Reported.place` has them, by row and load; return reasons against it.
+    """Match the runs of two places (`Reported.place`) by row and load; return also why not to compare them.
 
     A side of one row is compared with one of another name; rows of several are matched by name. Raises
     UsageError where a place has no run, or both are one.
@@ -78,7 +78,7 @@ def match_places(read: Sources, new: str, base: str) -> tuple[list[GateSides], l
 
 
 def match_rows(read: Sources, baseline: str) -> tuple[list[GateSides], list[str]]:
-    """Match each row's runs with those of the row `baseline`, of one place; return reasons against it.
+    """Match each row's runs with those of the row `baseline`, of one place; return also why not to compare.
 
     Raises UsageError where there is no such row, or no other.
     """
@@ -105,6 +105,7 @@ def match_rows(read: Sources, baseline: str) -> tuple[list[GateSides], list[str]
 
 
 def _list_runs(read: Sources) -> list[Reported]:
+    """List the runs as measured; raises UsageError if there are only searches, or a run was given twice."""
     runs = read.outside_searches.reported
     if read.limits and not runs:
         raise UsageError(
@@ -205,10 +206,11 @@ def list_remarks(sides: Sequence[GateSides]) -> list[str]:
     return list(dict.fromkeys(remarks))
 
 
-def _count_runs(side: str, runs: Sequence[Reported], of: int, level: str) -> Iterator[str]:
+def _count_runs(side: str, runs: Sequence[Reported], every: int, level: str) -> Iterator[str]:
+    """Yield a line on how many of all runs of a side have a level, and their doubts; none if no run has."""
     if runs:
         doubts = ", ".join(dict.fromkeys(doubt for run in runs for doubt in run.doubts))
-        yield f"{side}: {len(runs)} of {format_count(of, 'run')} {level}{f': {doubts}' if doubts else ''}"
+        yield f"{side}: {len(runs)} of {format_count(every, 'run')} {level}{f': {doubts}' if doubts else ''}"
 
 
 def _explain_rules(sides: GateSides, severity: Severity) -> list[str]:
@@ -282,14 +284,14 @@ _NUMBER = re.compile(r"-?[\d,]+(?:\.\d+)?")
 
 
 def list_unequal_states(new: Sequence[Reported], base: Sequence[Reported], in_turn: bool) -> list[str]:
-    """List by what the machine's state sets the sides apart, each new run held against the base's next to it.
+    """List by what the machine's state sets the sides apart, each new run beside the base's next to it.
 
     Of runs that were not measured `in_turn`, any difference does; of those that were, a setting (a clock
     limit, a power cap, firmware), and a condition (heat, other processes, memory bandwidth) that differs the
     same way in four of five pairs. Memory bandwidth never does where it differs on one side as well, or has
     too few runs to show that: on a shared machine it varies by half from run to run.
     """
-    pairs = _match(new, base)
+    pairs = _pair_runs(new, base)
     apart = [difference for pair in pairs for difference in _list_differences(*pair)]
     spread = (
         difference for side in (new, base) for run in side for difference in _list_differences(run, side[0])
@@ -302,9 +304,9 @@ def list_unequal_states(new: Sequence[Reported], base: Sequence[Reported], in_tu
         ]
         known = [(own, other) for own, other in states if own is not None and other is not None]
         settings = {what for pair in known for what, *_ in list_setting_differences(*pair)}
-        counts = Counter(map(_direct, apart))
+        counts = Counter(map(_find_direction, apart))
         most = MOSTLY * len(pairs)
-        apart = [each for each in apart if each[0] in settings or counts[_direct(each)] >= most]
+        apart = [each for each in apart if each[0] in settings or counts[_find_direction(each)] >= most]
     first: dict[str, Difference] = {}
     for difference in apart:
         first.setdefault(difference[0], difference)
@@ -314,13 +316,14 @@ def list_unequal_states(new: Sequence[Reported], base: Sequence[Reported], in_tu
 
 def list_passing_states(new: Sequence[Reported], base: Sequence[Reported]) -> list[str]:
     """List by what the machine's state differs in any pair, and in how many pairs each does."""
-    pairs = _match(new, base)
+    pairs = _pair_runs(new, base)
     apart = [difference for pair in pairs for difference in _list_differences(*pair)]
     counts = Counter(what for what, *_ in apart)
     return [f"{what} differs in {count} of {len(pairs)} pairs" for what, count in counts.items()]
 
 
-def _match(new: Sequence[Reported], base: Sequence[Reported]) -> list[tuple[Reported, Reported]]:
+def _pair_runs(new: Sequence[Reported], base: Sequence[Reported]) -> list[tuple[Reported, Reported]]:
+    """Pair each new run with the base's of the same place, or its last."""
     return [(run, base[min(at, len(base) - 1)]) for at, run in enumerate(new)]
 
 
@@ -331,7 +334,7 @@ def _list_differences(run: Reported, base: Reported) -> list[Difference]:
     return [difference for difference in list_run_differences(run, base) if difference[0] != MODE]
 
 
-def _direct(difference: Difference) -> tuple[str, object]:
+def _find_direction(difference: Difference) -> tuple[str, object]:
     """Return what differs and which way: whether the new side has more, or both values if they are words."""
     what, own, other = difference
     values = [match[0].replace(",", "") for text in (own, other) if (match := _NUMBER.match(text))]

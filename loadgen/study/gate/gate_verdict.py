@@ -161,14 +161,14 @@ class Looks(msgspec.Struct, frozen=True):
         return compute_student(-self.distance, self.slowdown.freedom)
 
     def decide(self) -> tuple[Bool, Bool]:
-        """Return by which look each row is slower, and by which it is not: its first decision stays."""
+        """Return whether each row is slower, or not slower, by each look: its first decision stays."""
         below = compute_student(self.distance, self.slowdown.freedom) <= self.plain
         not_slower = np.logical_or.accumulate(below, -1)
         slower = np.logical_or.accumulate((self.p <= self.strict[-1]) & ~not_slower, -1)
         return slower, not_slower & ~slower
 
     def find_end(self) -> Int64:
-        """Find the look that ends the gate: the first with a slower row or none left; else the last."""
+        """Find the index of the look that ends the gate: first with a slower row or none left; else last."""
         slower, not_slower = self.decide()
         ends = slower.any(-2) | not_slower.all(-2)
         return np.asarray(np.where(ends.any(-1), ends.argmax(-1), ends.shape[-1] - 1))
@@ -301,6 +301,7 @@ def estimate_in_turn(logs: Float64, floors: Float64 | float = statistics.CLOCK_E
 def _make_row(
     series: GateSeries, looks: Looks, place: tuple[int, int], outcome: GateOutcome, plan: GatePlan
 ) -> GateRow:
+    """Make a row as of the look at `place`, (row, look), with the pairs that would probably decide it."""
     rows, look = len(looks.strict), place[1]
     seen = looks.slowdown
     centre, error, freedom = (float(part[place]) for part in (seen.log_ratio, seen.error, seen.freedom))
@@ -398,7 +399,7 @@ def find_levels(spent: Sequence[float] | Float64, looks: Sequence[int]) -> tuple
 
 
 def _divide(bar: float) -> Float64:
-    """Divide what lies below a look's bar into cells, by normal deviates of the same p as t's."""
+    """Return the edges of cells up to a look's bar, by normal deviates of the same p as t's."""
     return np.linspace(-_REACH, bar, _CELLS + 1)
 
 

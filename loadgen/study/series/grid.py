@@ -73,7 +73,8 @@ class Variation(msgspec.Struct, frozen=True):
         return next((AXES[key] for key in reversed(self.keys) if key in AXES), None)
 
 
-def _list_tables(dimensions: Sequence[Dimension]) -> Iterator[dict[str, Any]]:
+def _list_combinations(dimensions: Sequence[Dimension]) -> Iterator[dict[str, Any]]:
+    """Yield every combination of values, by key; the last dimension varies fastest. {} without any."""
     keys = [key for dimension in dimensions for key in dimension.keys]
     for rows in product(*(dimension.rows for dimension in dimensions)):
         yield dict(zip(keys, chain.from_iterable(rows), strict=True))
@@ -88,10 +89,7 @@ def parse_loads(flag: str, key: str, text: str) -> Dimension:
 
 
 def make_load_dimension(flag: str, key: str, values: Sequence[float]) -> Dimension:
-    """Make the dimension of these loads; raises UsageError unless all are above 0, finite, and of one kind.
-
-    Concurrencies are whole numbers.
-    """
+    """Make a dimension of distinct loads above 0, concurrencies whole; raises UsageError for any others."""
     given = ",".join(map(format_value, values))
     if key == CONCURRENCY and any(type(value) is not int or value < 1 for value in values):
         raise UsageError(f"{flag} {given}: give whole numbers of requests in flight, 1 or more")
@@ -105,7 +103,7 @@ def parse_link(texts: Iterable[str], flag: str = "--link") -> Dimension:
     lists: dict[str, Sequence[Any]] = {}
     for text in texts:
         name, values = _parse_flag(flag, split_name, text)
-        key = _check_key(flag, name)
+        key = _parse_key(flag, name)
         if key in lists:
             raise UsageError(f"{flag}: {key} is given twice")
         lists[key] = _parse_flag(flag, parse_field_values, key, values)
@@ -117,14 +115,15 @@ def make_linked_dimension(flag: str, lists: Mapping[str, Sequence[Any]]) -> Dime
 
     Raises UsageError for a key that cannot vary, and lists of several lengths, empty, or with one row twice.
     """
-    lists = {_check_key(flag, key): values for key, values in lists.items()}
+    lists = {_parse_key(flag, key): values for key, values in lists.items()}
     if len({len(values) for values in lists.values()}) > 1:
         counts = ", ".join(f"{key} has {len(values)}" for key, values in lists.items())
         raise UsageError(f"{flag}: linked lists are of one length: {counts}")
     return _make_dimension(flag, tuple(lists), tuple(zip(*lists.values(), strict=True)))
 
 
-def _check_key(flag: str, name: str) -> str:
+def _parse_key(flag: str, name: str) -> str:
+    """Return a profile's key, with _ for -; raises UsageError if it cannot vary."""
     key = name.replace("-", "_")
     if key not in FIELDS:
         known = suggest_name(key, FIELDS) or ": docs/profiles.md lists them, as input_len or temperature"
@@ -141,6 +140,7 @@ def parse_serve_param(text: str) -> Dimension:
 
 
 def _make_dimension(flag: str, keys: tuple[str, ...], rows: tuple[tuple[Any, ...], ...]) -> Dimension:
+    """Make a dimension; raises UsageError without rows, or where one is listed twice."""
     if not rows:
         raise UsageError(f"{flag}: a list is empty")
     if twice := next((row for at, row in enumerate(rows) if row in rows[:at]), None):
@@ -194,8 +194,8 @@ def list_points(variation: Variation, given: Mapping[str, Any], build: Build) ->
     does not take, or that changes nothing.
     """
     made = []
-    servers, settings_of = _list_tables(variation.serve), _list_tables(variation.fields)
-    combinations = product(servers, range(variation.repeats), settings_of)
+    servers, every = _list_combinations(variation.serve), _list_combinations(variation.fields)
+    combinations = product(servers, range(variation.repeats), every)
     for number, (serve, repeat, settings) in enumerate(combinations):
         try:
             workload = _make_workload(given, settings, build)
@@ -322,6 +322,7 @@ def _extend_numbers(first: Sequence[Fraction], end: Fraction, text: str) -> list
 
 
 def _split_list(listed: str, text: str, between: str) -> list[str]:
+    """Split `listed` at each `between` and strip the parts; raises ValueError if it or one is empty."""
     if not listed.strip():
         raise ValueError(f"{quote_value(text)}: the list is empty: write values, as 1,2,4")
     parts = [part.strip() for part in listed.split(between)]
@@ -332,10 +333,7 @@ def _split_list(listed: str, text: str, between: str) -> list[str]:
 
 
 def _parse_number(word: str, text: str) -> Fraction:
-    """Parse a number as a fraction; raises ValueError, quoting `text`, unless it is 0 or 1e-15 to 1e15.
-
-    A larger one, as 1e999999999, would fill the memory.
-    """
+    """Parse a number as a fraction; raises ValueError, quoting `text`, unless it is 0 or 1e-15 to 1e15."""
     try:
         value = Decimal(word if len(word) <= _LONGEST_NUMBER else "")
         plain = float(value)
@@ -345,7 +343,7 @@ def _parse_number(word: str, text: str) -> Fraction:
         raise ValueError(f"{quote_value(text)}: {quote_value(word)} is not a number{how}") from None
     if not value:
         return Fraction(0)
-    if not parsing.read_figure(plain):
+    if not parsing.read_figure(plain):  # a larger one, as 1e999999999, would fill the memory
         raise ValueError(f"{quote_value(text)}: {quote_value(word)}: give numbers from 1e-15 to 1e15")
     return Fraction(value)
 

@@ -88,10 +88,10 @@ def ladder_parser() -> argparse.ArgumentParser:
     parser.add_argument("--formula", choices=tuple(FORMULAS), help=formula)
     depth = parser.add_argument_group("speed at depth, as llama-bench has it (docs/ladder.md)")
     add = depth.add_argument
-    tokens = partial(_parse_counts, least=0, most=parsing.MOST_TOKENS, of=_TOKENS)
+    tokens = partial(_parse_counts, least=0, most=parsing.MOST_TOKENS, kind=_TOKENS)
     add("-d", "--depth", type=tokens, metavar="N[,N…]",
         help="measure prompt and generation speed after N cached tokens, instead of the ladder")  # fmt: skip
-    levels = partial(_parse_counts, least=1, most=parsing.MOST_REQUESTS, of=_LEVELS)
+    levels = partial(_parse_counts, least=1, most=parsing.MOST_REQUESTS, kind=_LEVELS)
     add("--concurrency", dest="batch_sizes", type=levels, metavar="N[,N…]",
         help="batches of N requests at once at each --depth, as llama-benchy has them; --num-prompts of them "
         f"(default {BATCHES})")  # fmt: skip
@@ -100,16 +100,18 @@ def ladder_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _parse_counts(text: str, least: int, most: int, of: str) -> tuple[int, ...]:
+def _parse_counts(text: str, least: int, most: int, kind: str) -> tuple[int, ...]:
+    """Parse whole numbers from `least` to `most`, none twice; raises ArgumentTypeError, naming `kind`."""
     words = [word.strip() for word in text.split(",")]
     found = (untrusted.read_digits(word) for word in words)
     counts = [value for value in found if value is not None and least <= value <= most]
     if len(set(counts)) < len(words):
-        raise argparse.ArgumentTypeError(f"{quote_value(text)} is not a list of {of}")
+        raise argparse.ArgumentTypeError(f"{quote_value(text)} is not a list of {kind}")
     return tuple(counts)
 
 
 def _refuse_flags(options: Options) -> None:
+    """Raise UsageError for a flag of `bench` that a ladder does not heed, with advice."""
     advice = {
         "--input-len": (
             "input_len" in options.overrides and options.depth is None,
@@ -137,6 +139,7 @@ def _refuse_flags(options: Options) -> None:
 
 
 def _load_workload(options: Options) -> Profile:
+    """Load the one workload: --profile, else a default; raises UsageError without a ladder or --depth."""
     names = options.profiles or (DEFAULT_PROFILE,)
     if len(names) > 1:
         raise UsageError("--profile: one ladder at a time")
@@ -151,6 +154,7 @@ def _load_workload(options: Options) -> Profile:
 
 
 def _climb(ladder: Climb[Any, Any], options: Options, asked: ServerSettings) -> None:
+    """Start or reach the server, and measure the ladder's rungs on it."""
     inside = replace(options, run_dir=str(ladder.directory))
     with PointServers(inside, asked, ladder.directory, progress.warn) as servers:
         session = servers.session(ladder.workload)
@@ -159,6 +163,7 @@ def _climb(ladder: Climb[Any, Any], options: Options, asked: ServerSettings) -> 
 
 
 def _prefer_native_api(workload: Profile, options: Options, engine: str) -> Profile:
+    """Return the workload for the engine's own API, if it has one and no flag names another."""
     backend = find_by_name(engine).native_backend  # takes ids and needs no tokenizer
     if not backend or "backend" in options.overrides or options.endpoint is not None:
         return workload
@@ -328,10 +333,7 @@ class LadderClimb(Climb[int, SpeedRow]):
         return replace(ladder_rows.make_speed_row(run, formula), run=directory)
 
     def make_missed_row(self, rung: int, why: str) -> SpeedRow:
-        """Make a row without a speed, with the reason, of the model and machine of the row before.
-
-        Without one they are the session's.
-        """
+        """Make a row with why it has no speed; model and machine are the last row's, else the session's."""
         base, quantization, backend = ladder_rows.name_served(self.session)
         previous = SpeedRow(base, backend, "", rung, quantization, None, None)
         if self.rows:
@@ -420,6 +422,7 @@ class BatchClimb(Climb[BatchRung, BatchRow]):
     encode = staticmethod(ladder_rows.encode_batch_row)
 
     def list_rungs(self) -> Iterable[BatchRung]:
+        """List each test's batches, one after the other; at a depth each follows one of its contexts."""
         for depth in self.options.depth or ():
             for level in self.options.batch_sizes or ():
                 test = BatchTest(self.workload.input_len, self.workload.output_len, depth, level)
@@ -457,6 +460,7 @@ class BatchClimb(Climb[BatchRung, BatchRow]):
         return BatchRow(*names, rung.test, note=why)
 
     def _add(self, row: BatchRow) -> None:
+        """Merge a row into its test's, or append it; write the tables, and print it once its test ends."""
         places = [place for place, known in enumerate(self.rows) if known.test == row.test]
         if places:
             row = self.rows[places[0]] = self.rows[places[0]].merge(row)

@@ -247,10 +247,7 @@ class PointServers:
         return self._open if self.cell is None else replace(self._open, cell=self.cell)
 
     def replace_server(self, died: LoadgenError | None) -> None:
-        """End a server that was started here, so that the next session starts another; else do nothing.
-
-        Of a given one it raises `died`, if it has.
-        """
+        """End a server started here, so that another is started next; of a given one raise `died`, if any."""
         if self.restartable:
             self.close()
         elif self.given is not None and died is not None:

@@ -171,6 +171,7 @@ def _make_sweep(request: SweepRequest, resume: str | None, interrupts: Interrupt
 def _make_search(
     options: Options, own: Mapping[str, Any], workload: Profile, interrupts: Interrupts
 ) -> Limit:
+    """Search in the calling thread, and load its runs; raises Stopped if a signal came before the first."""
     with _place_runs(options, own.get("resume")) as (placed, written):
         found = limit_command.find_limit(
             placed, own, hide_argument_secrets(), lambda line: None, workload, interrupts

@@ -134,10 +134,7 @@ class SeriesStore:
             files.write_text(path, json.dumps(value, allow_nan=False, indent=1) + "\n")
 
     def move(self, source: Path, target: Path) -> None:
-        """Sync all of a directory to the disk, rename it to `target`, and create that one's parents first.
-
-        Raises OSError.
-        """
+        """Sync all of a directory to the disk, and rename it to `target`, making parents; raises OSError."""
         create_directory(target.parent)
         for path in (*source.rglob("*"), source):
             _sync(path)
@@ -149,10 +146,7 @@ class SeriesStore:
         self.replace(self.directory / record.file_name, record.model_dump(mode="json"))
 
     def begin(self, step: str) -> Path:
-        """Create the directory below `unfinished` in which a step is measured, if missing, and return it.
-
-        Raises StoreError.
-        """
+        """Return a step's directory below `unfinished`, created if missing; raises StoreError."""
         with self.writing():
             place = self.directory / UNFINISHED / step
             create_directory(place)
@@ -347,6 +341,7 @@ def hash_files(profiles: Iterable[Profile]) -> str:
 
 
 def _list_files(profile: Profile) -> Iterator[tuple[str, str]]:
+    """Yield the path of each file that a profile reads, and the flag that names it."""
     named = {
         "--trace": profile.trace,
         "--dataset-path": profile.dataset_path if SOURCES[find_source(profile)].reads_file else "",

@@ -150,6 +150,7 @@ def read_request(argv: Sequence[str]) -> tuple[SweepRequest, dict[str, Any]]:
 
 
 def _preview_sweep(request: SweepRequest, store: SeriesStore | None) -> Iterator[str]:
+    """Yield the lines of --dry-run: each point, which are done, the server's starts and the time."""
     starts = plan_starts(request)
     over = set() if store is None else store.list_finished()
     done = f", {len(over)} are done" if over else ""
@@ -167,6 +168,7 @@ def _preview_sweep(request: SweepRequest, store: SeriesStore | None) -> Iterator
 
 
 def _run_sweep(request: SweepRequest, store: SeriesStore, argv: Sequence[str], is_new: bool) -> int:
+    """Measure what is left, print the points, and return the exit code; raises MeasureError if all failed."""
     quiet = request.options.quiet
 
     def say(line: str) -> None:
@@ -194,6 +196,7 @@ def _run_sweep(request: SweepRequest, store: SeriesStore, argv: Sequence[str], i
 
 
 def _print_points(request: SweepRequest, store: SeriesStore) -> tuple[SweptPoint, ...]:
+    """Print the table of a sweep's points and how many are finished; return the points, read from disk."""
     points = read_points(store.directory, SweepRecord.read(store.directory))
     if table := draw_sweep_table(store.directory, points):
         print_text(f"\n{table}", sys.stdout)
@@ -222,10 +225,7 @@ def draw_sweep_table(directory: Path, points: Sequence[SweptPoint]) -> str:
 
 
 def begin_sweep(request: SweepRequest) -> SeriesStore:
-    """Create the directory of a new sweep, below the run directory, with its record.
-
-    Raises UsageError where it cannot.
-    """
+    """Create the directory of a new sweep, below the run directory, with its record; raises UsageError."""
     base, now = Path(request.options.run_dir or "runs"), read_wall_clock()
     fixed = request.fixed  # of files that are there
     store = open_store(files.create_directory(base, f"sweep-{request.name}", now))

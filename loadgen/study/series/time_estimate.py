@@ -130,6 +130,7 @@ def _count_turns(workload: Profile) -> float:
 
 
 def _measure_distance(one: Profile, other: Profile) -> float:
+    """Sum the absolute logarithms of two workloads' ratios of concurrency, input and output length."""
     pairs = (
         (one.max_concurrency or 1, other.max_concurrency or 1),
         (one.input_len, other.input_len),

@@ -105,10 +105,7 @@ class Arm(msgspec.Struct, frozen=True):
         return self.options.base_url is not None
 
     def render_command(self, repeats: int, seed: int | None, limit: LimitTable | None = None) -> str:
-        """Return the `loadgen bench` command that would measure the same, secrets hidden.
-
-        With `limit` it is the `loadgen limit` command of one repeat.
-        """
+        """Return the command that would measure the same, secrets hidden: `bench`, or if given, `limit`."""
         words = campaign_file.make_arguments(self.flags, bench_parser())
         words += ["--profile", ",".join(self.places[workload.name] for workload in self.profiles)]
         words += ["--fingerprint"] if self.options.fingerprint else []
@@ -119,10 +116,7 @@ class Arm(msgspec.Struct, frozen=True):
 
 
 def make_arms(file: CampaignFile, path: Path, trust: Trust = _NONE) -> tuple[Arm, ...]:
-    """Make the arms in the file's order; raises UsageError.
-
-    Only variables that the file names and `trust` allows are read from the environment.
-    """
+    """Make the arms in the file's order, reading only variables that `trust` allows; raises UsageError."""
     arms = tuple(
         arm for row in file.checkpoints for arm in _make_arms_of(row, file, path, trust.apply_to(path))
     )
@@ -140,6 +134,7 @@ def make_arms(file: CampaignFile, path: Path, trust: Trust = _NONE) -> tuple[Arm
 
 
 def _make_arms_of(row: CheckpointTable, file: CampaignFile, path: Path, trust: Trust) -> Iterator[Arm]:
+    """Yield a checkpoint's arm on each of its servers, with the key `trust` allows; raises UsageError."""
     servers = file.servers if row.servers is None else row.servers
     for server in servers or ("",):
         origin = f"{path}: checkpoint {row.name!r}" + (f" on {server!r}" if server else "")
@@ -167,6 +162,7 @@ def _make_arms_of(row: CheckpointTable, file: CampaignFile, path: Path, trust: T
 def _make_arm(
     row: CheckpointTable, file: CampaignFile, path: Path, server: str, flags: dict[str, Any]
 ) -> Arm:
+    """Make the arm from its flags, with profiles loaded and checked, but no key; raises UsageError."""
     options = parse(campaign_file.make_arguments(flags, bench_parser()))
     options = replace(options, fingerprint=file.fingerprint)
     bench.check(options)
@@ -196,7 +192,7 @@ def _make_arm(
 
 
 def name_server(options: Options) -> str:
-    """Name the server of an arm that has no name for it."""
+    """Name a server that the file does not name: its engine if launched, else "attached" or "embedded"."""
     launch = options.launching
     return launch.name if launch.wanted else "attached" if options.base_url else "embedded"
 
@@ -348,10 +344,7 @@ def read_pace(store: SeriesStore, starts: Sequence[Start]) -> Pace:
 def estimate_left(
     pace: Pace, starts: Sequence[Start], done: Collection[str], up: Start | None = None
 ) -> TimeLeft:
-    """Estimate the time of all steps whose ids are not in `done`, and of the servers' starts for them.
-
-    The server of `up` has been started.
-    """
+    """Estimate the time of steps not in `done`, and of the starts for them; that of `up` has been made."""
     left = [[each for each in start.planned if each.id not in done] for start in starts]
     begun = (start.arm for start, cells in zip(starts, left, strict=True) if cells and start is not up)
     cells = (planned for cells in left for planned in cells)

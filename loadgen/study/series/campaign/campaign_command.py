@@ -197,6 +197,7 @@ def make_record(wanted: CampaignRequest, kept: CampaignStore, given: argparse.Na
 
 
 def _add_quality(wanted: CampaignRequest, given: argparse.Namespace, execution: Execution) -> None:
+    """Give an execution the quality cells that are left; nothing if the file asks for none."""
     table, reference, kept = wanted.file.quality, wanted.reference, execution.store
     if table is not None and reference is not None:
         text = read_text(Path(table.text) if table.text else None)
@@ -245,6 +246,7 @@ def measure_cells(
 
 
 def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str, given: argparse.Namespace) -> int:
+    """Print the comparison and how to go on, and return 0; raises MeasureError if no cell finished."""
     if not kept.list_finished():
         raise MeasureError(f"every cell failed; the reasons are in {kept.directory / FAILED}")
     print_text("", sys.stdout)
@@ -273,6 +275,7 @@ def _print_comparison(kept: CampaignStore, given: argparse.Namespace) -> list[Ro
 def _compare_cells(
     kept: CampaignStore, given: argparse.Namespace
 ) -> tuple[list[ComparedLoad], list[ComparedLimits], CheckpointAnswer | None]:
+    """Compare a campaign's runs; print on the standard error what could not be read."""
     places = [str(kept.directory)]
     read = result_sources.read_sources(places)
     compare_command.report_unread(read.errors)
@@ -285,10 +288,7 @@ _NOTHING = "nothing was started or written (--dry-run)"
 
 
 def preview_campaign(wanted: CampaignRequest, kept: CampaignStore | None, given: argparse.Namespace) -> str:
-    """Render what a campaign, or the rest of `kept`, does, for a terminal: matrix, order, commands and time.
-
-    Command lines are not wrapped.
-    """
+    """Render what a campaign, or the rest of `kept`, does: matrix, order, commands (not wrapped) and time."""
     done, pace, seed = set[str](), Pace(), wanted.file.seed
     if kept is not None:
         seed = make_record(wanted, kept, given).seed
@@ -304,6 +304,7 @@ def preview_campaign(wanted: CampaignRequest, kept: CampaignStore | None, given:
 
 
 def _list_arms(wanted: CampaignRequest, done: set[str]) -> Iterator[str]:
+    """Yield lines on the matrix: counts, each arm with its profiles, missing models and variables."""
     file, cells = wanted.file, list_cells(wanted.starts)
     yield from wrap_text(f"{file.name}: {file.description}" if file.description else file.name)
     count, repeats = format_count(len(wanted.arms), "arm"), format_count(file.repeats, "repeat")
@@ -328,6 +329,7 @@ def _list_arms(wanted: CampaignRequest, done: set[str]) -> Iterator[str]:
 
 
 def _list_order(wanted: CampaignRequest) -> Iterator[str]:
+    """Yield lines on the order in which servers are started, the repeats of one order together."""
     turns: dict[str, list[str]] = {}
     is_one_server = len({arm.server for arm in wanted.arms}) == 1
     names = [start.arm.checkpoint if is_one_server else start.arm.name for start in wanted.starts]
@@ -346,6 +348,7 @@ def _list_order(wanted: CampaignRequest) -> Iterator[str]:
 
 
 def _list_commands(wanted: CampaignRequest, seed: int | None) -> Iterator[str]:
+    """Yield each arm's `loadgen` command for the same, and what starts its server, if it is started."""
     limit = wanted.file.limit
     yield f"commands that would measure the same with `loadgen {'bench' if limit is None else 'limit'}`:"
     for arm in wanted.arms:
@@ -357,6 +360,7 @@ def _list_commands(wanted: CampaignRequest, seed: int | None) -> Iterator[str]:
 
 
 def _list_access(wanted: CampaignRequest) -> Iterator[str]:
+    """Yield lines on programs run, hosts sent to, variables read, and the flags that allow these."""
     starting = [arm.name for arm in wanted.arms if arm.options.launching.wanted]
     if starting and not wanted.trust.may_start:
         yield f"runs programs: {', '.join(starting)}; needs --allow-launch"
@@ -371,6 +375,7 @@ def _list_access(wanted: CampaignRequest) -> Iterator[str]:
 
 
 def _list_time(wanted: CampaignRequest, done: set[str], pace: Pace) -> Iterator[str]:
+    """Yield the estimated time of what is left; of searches for a limit at most their budgets."""
     if (limit := wanted.file.limit) is None:
         left = arms.estimate_left(pace, wanted.starts, done)
         words = "unknown until the first cells are done" if left.unknown else left.words

@@ -108,10 +108,7 @@ def locate_campaign(name_or_path: str) -> Path:
 
 
 def load_campaign(path: Path) -> CampaignFile:
-    """Read and check the campaign in a TOML file; its name is the file's unless it has one.
-
-    Raises UsageError with the file, the key and the nearest valid one.
-    """
+    """Read and check a campaign's TOML file, whose stem is its name if it has none; raises UsageError."""
     table = profile.read_toml(path, "campaign")
     rows = table.pop("checkpoints", None)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows) or not rows:
@@ -163,6 +160,7 @@ def _read_table(kind: type[BaseModel], given: dict[str, Any], path: Path, where:
 
 
 def _check_names(campaign: CampaignFile, path: Path) -> None:
+    """Raise UsageError for a checkpoint that is listed twice, or lacks a known server or a workload."""
     names = [row.name for row in campaign.checkpoints]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"{path}: checkpoint {twice!r} is listed twice: give each a name of its own")
@@ -211,10 +209,7 @@ Flags = Mapping[str, Any]
 
 
 def overlay_flags(server: Flags, checkpoint: Flags) -> dict[str, Any]:
-    """Return the server's flags with the checkpoint's in their place.
-
-    Of `server_env` and `header`, if both are tables, the entries are merged, and the checkpoint's win.
-    """
+    """Return the server's flags with the checkpoint's over them; `server_env` and `header` tables merge."""
     merged = {**server, **checkpoint}
     for key in _MERGED:
         tables = [flags[key] for flags in (server, checkpoint) if isinstance(flags.get(key), dict)]
@@ -252,6 +247,7 @@ def fill_variables(
 
 
 def _fill_value(value: Any, fill_match: Callable[[re.Match[str]], str]) -> Any:
+    """Fill in variables in a text, or in all texts of a list or table, however deep."""
     if isinstance(value, dict):
         return {key: _fill_value(item, fill_match) for key, item in value.items()}
     if isinstance(value, list):
@@ -284,6 +280,7 @@ def make_arguments(flags: Flags, parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _make_words(option: str, action: argparse.Action, value: Any, origin: str) -> Iterator[str]:
+    """Yield the words of a flag and its value; of false --no-FLAG, or none. Raises UsageError."""
     if action.nargs == 0:
         if not isinstance(value, bool):
             raise UsageError(f"{origin}: give true or false")

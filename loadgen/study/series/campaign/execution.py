@@ -129,6 +129,7 @@ class Execution:
                     self.done.discard(planned.id)
 
     def _run_on_servers(self, start: Start) -> None:
+        """Measure the steps in `_left`, then the quality, on a server; raises StoreError for a full disk."""
         options = replace(start.arm.options, quiet=self.quiet)
         if self.limit is not None:
             options = replace(options, quiet=True, reset_cache=True)
@@ -232,7 +233,7 @@ class Execution:
         planned = step.what
         if point.error is not None and point.unserved:
             if self._has_one_server:
-                self._end(point.error)
+                self._give_up(point.error)
                 return
             progress.warn(clean_text(str(point.error)))
             self._fail(planned, point.error)
@@ -250,9 +251,10 @@ class Execution:
             if point.died:
                 progress.warn(clean_text(str(point.died)))
         if point.server_gone and self._has_one_server:
-            self._end(MeasureError("the server answers no more: start it again"))
+            self._give_up(MeasureError("the server answers no more: start it again"))
 
-    def _end(self, error: LoadgenError) -> None:
+    def _give_up(self, error: LoadgenError) -> None:
+        """Drop the steps in `_left`, and keep the error that `run` raises then."""
         self._gone = error
         self._left.clear()
 
@@ -306,6 +308,7 @@ class Execution:
         return found
 
     def _climb(self, planned: Planned, session: Session, place: Path) -> str:
+        """Climb a cell's ladder; return how many lengths were measured, or raise MeasureError if none was."""
         climb = LadderClimb(planned.workload, place, session.options, self.quiet)
         climb.climb_on(self._servers, self._choose_seed(session, planned))
         lengths = f"{climb.count_measured()} of {len(climb.rows)} lengths"
@@ -327,20 +330,24 @@ class Execution:
         return replace(seed, attempt=attempt, apart=planned.cell.arm if planned.cell else "")
 
     def _finish(self, planned: Planned, directory: Path, took_s: float, outcome: str) -> None:
+        """Store a step's run as finished, add its time to the pace, and print its line."""
         self.store.finish(planned.id, directory)
         self.pace.steps.append((planned, took_s))
         self._report(planned, outcome)
 
     def _fail(self, planned: Planned, error: LoadgenError, directory: Path | None = None) -> None:
+        """Store a step as failed, with its run in `directory` if there is one, and print its line."""
         self.store.fail(planned.id, str(error), read_wall_clock(), directory, self._servers.cell)
         self._report(planned, f"FAILED: {error.summary}")
 
     def _report(self, planned: Planned, outcome: str) -> None:
+        """Add a step to `done`, and print its outcome and the time left."""
         self.done.add(planned.id)
         left = estimate_left(self.pace, self.starts, self.done, self._start)
         self.say(f"{self._show_place()} {planned.label}: {outcome}{left.ending}")
 
     def _show_place(self, begun: int = 0) -> str:
+        """Return how many steps are done or `begun`, of all: [3/12]."""
         return f"[{len(self.done & self._ids) + begun}/{len(self._ids)}]"
 
 

@@ -225,6 +225,7 @@ class QualityCells:
             self.say(f"quality, {task.arm}: {self._describe(task, found)}")
 
     def _describe(self, task: QualityTask, found: Quality | None) -> str:
+        """Write what came of a task; `found` is None where the arm has sampled, as it cannot score."""
         if found is None:
             return "it cannot score a prompt, and has sampled: the reference will score"
         if task.kind is not QualityKind.SAMPLE:
@@ -252,6 +253,7 @@ class QualityCells:
         return found.model_copy(update={"settings": {**found.settings, "tokens": self.table.tokens}})
 
     def _fill_files(self, task: QualityTask, session: Session) -> bool:
+        """Do a task; return whether the arm cannot score and has sampled instead. Raises MeasureError."""
         reference, arm = self.directory / REFERENCE_FILE, name_arm(self.arms[task.arm])
         own, back = self.directory / f"{arm}{SCORES}", self.directory / f"{arm}{BACK}"
         kept, greedy = None, self.table.greedy

@@ -62,7 +62,7 @@ class EdgePoint(msgspec.Struct, frozen=True):
 
     @property
     def groups(self) -> Float64:
-        """float64[2, groups]: samples and samples above, of at most `_GROUPS` parts of about equal length."""
+        """float64[2, groups]: samples and those above, of at most 6 parts of the batches after the first."""
         kept = np.array(drop_first_part(self.batches), float).reshape(-1, 2)
         parts = np.array_split(kept, min(_GROUPS, len(kept)))
         return np.array([part.sum(0) for part in parts]).T
@@ -113,7 +113,7 @@ class _Runs(msgspec.Struct, frozen=True):
         return _Runs(*columns, self.is_s_shaped)
 
     def find_log_shares(self, line: Float64, allowed: float, floor: float = 0.0) -> Float64:
-        """Return the log of each run's fitted share where its line is so far above the edge.
+        """Return the log of each run's fitted share; `line` is the slope × log(load ÷ edge) of each.
 
         It is at most 0, or the run's own share where that is far above; `floor` is the share that is beyond
         the limit at any load.
@@ -150,10 +150,9 @@ class _Profile(msgspec.Struct, frozen=True):
 def fit_edge(points: Sequence[EdgePoint], allowed: float, is_s_shaped: bool = False) -> EdgeFit | None:
     """Fit the edge, with its 95 % interval, where a share of samples `allowed` is above the limit.
 
-    `is_s_shaped`: the share's logit is linear in the logarithm of the load, else its logarithm is.
-
-    Runs far from the edge are left out, those near it chosen again until they stay the same, at most 5 times.
-    None unless some run is above the allowed share and some is not.
+    `is_s_shaped`: the share's logit is linear in the logarithm of the load, else its logarithm is. Runs far
+    from the edge are left out, those near it chosen again until they stay the same, at most 5 times. None
+    unless some run is above the allowed share and some is not.
     """
     groups = [point.groups for point in points]
     n, over = (np.array([group[row].sum() for group in groups]) for row in (0, 1))
@@ -175,7 +174,7 @@ def fit_edge(points: Sequence[EdgePoint], allowed: float, is_s_shaped: bool = Fa
 
 
 def _find_interval_above_floor(runs: _Runs, allowed: float) -> EdgeFit | None:
-    """Return the edge where a share of samples is beyond the limit at any load; None if none shows."""
+    """Fit the edge above a floor, a share beyond the limit at any load; None unless that is likelier."""
     runs, floors = runs.weigh(), tuple(allowed * share for share in _FLOORS)
     profile = _fit_profile(runs, allowed, _make_candidates(runs.x), floors)
     plain = _fit_profile(runs, allowed, profile.x)
@@ -185,12 +184,14 @@ def _find_interval_above_floor(runs: _Runs, allowed: float) -> EdgeFit | None:
 
 
 def _make_candidates(x: Float64) -> Float64:
+    """Space candidates for the edge evenly, as log loads, to 4 times beyond the runs on each side."""
     return np.linspace(x.min() - _MARGIN, x.max() + _MARGIN, _GRID)
 
 
 def _fit_profile(
     runs: _Runs, allowed: float, candidates: Float64, floors: Sequence[float] = (0.0,)
 ) -> _Profile:
+    """Fit lines through each candidate, each with the floor that fits best, and find the best of all."""
     fits = [_fit_slopes(runs, allowed, candidates, floor) for floor in floors]
     slopes, deviances = (np.array(column) for column in zip(*fits, strict=True))
     best = deviances.argmin(0)[None]

@@ -38,8 +38,8 @@ def estimate_limit(settings: SearchSettings, trials: Sequence[Trial]) -> LimitEs
 def _find_ends(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit) -> tuple[float, float]:
     """Return the edge's interval; over concurrency single runs give an end that is NaN in the edge.
 
-    Up to the lower one every run passed, or else none was above the limit; beyond the upper one all were. An
-    end stays NaN if no run gives it.
+    The lower one is the load up to which all runs passed, else none was above the limit; the upper is one
+    below the load from which all were. An end stays NaN if no run gives it.
     """
     low, high = edge.low, edge.high
     if settings.axis == "concurrency":
@@ -124,11 +124,13 @@ ANSWERS: tuple[SearchEnd, ...] = ("within", "everything-passes", "nothing-passes
 
 
 def _find_most_over(trial: Trial) -> int:
+    """Return the index of the objective that a trial exceeds by most, as a multiple of its limit."""
     excess = [each.objective.measure_excess(each.value) for each in trial.objectives]
     return max(range(len(excess)), key=lambda at: -math.inf if math.isnan(excess[at]) else excess[at])
 
 
 def _round_known(load: float, axis: LoadAxis) -> float | None:
+    """Return a load, of concurrency rounded down; None if it is NaN, or below one request."""
     if math.isnan(load):
         return None
     if axis == "rate":
@@ -240,7 +242,7 @@ def estimate_power(runs: Sequence[LimitRun], limit: LimitEstimate) -> LimitEstim
 
 
 def divide_by_power(limit: LimitEstimate, power_w: LimitEstimate) -> LimitEstimate | None:
-    """Divide a limit by kilowatts; an end of the interval has both distances, as squares on a log scale.
+    """Divide a limit by kilowatts; distances to the ends are added as squares, on a logarithmic scale.
 
     The two errors are independent. An end that either does not know is None; None without a limit.
     """
@@ -258,4 +260,5 @@ def divide_by_power(limit: LimitEstimate, power_w: LimitEstimate) -> LimitEstima
 
 
 def _measure_distance(value: float, end: float | None) -> float:
+    """Return |log(end ÷ value)|; NaN without an end."""
     return math.nan if not end else abs(math.log(end / value))

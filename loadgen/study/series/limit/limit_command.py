@@ -72,9 +72,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def find_failing_search(directory: Path, record: LimitRecord, asked: Collection[str]) -> set[str]:
-    """Find which of the conditions `asked` hold for the run that shows what the server bears.
+    """Find which --fail-on conditions in `asked` hold for the first run at the highest load that is met.
 
-    `slo` holds where no load does; raises UsageError where the run is damaged.
+    Without such a run only `slo` does, with one it never does; raises UsageError where the run is damaged.
     """
     serving = record.list_serving()
     if not serving:

@@ -124,7 +124,7 @@ class LimitSearch:
         if (kept := read_point(store.directory / store.whole / name)) is not None:
             return kept
         attempt = self.record.attempts
-        self._keep(attempts=attempt + 1)
+        self._write_record(attempts=attempt + 1)
         seed = replace(self.seed, repeat=number, attempt=attempt)
         point = measure_point(session, step.workload, seed, store.begin(name))
         if point.directory is None or point.signal:
@@ -142,14 +142,14 @@ class LimitSearch:
         if point.error is not None and point.unserved:  # and none can be started
             if not self.record.runs or not isinstance(point.error, MeasureError):
                 raise point.error
-            self._keep(notes=(*self.record.notes, hide_secrets(point.error.summary)))
+            self._write_record(notes=(*self.record.notes, hide_secrets(point.error.summary)))
             self._end("server-died")
         elif step.what is None:
-            self._begin(point)
+            self._record_probe(point)
         elif point.run is None and not self.record.runs and not point.server_gone:
             raise MeasureError(f"nothing could be measured: {point.reason}")
         else:
-            self._add(len(self.record.runs) + 1, step.what.load, point)
+            self._record_run(len(self.record.runs) + 1, step.what.load, point)
             if point.server_gone and not self.servers.restartable:
                 self._end("server-died")
             elif self.record.runs[-1].ran_out:
@@ -165,8 +165,8 @@ class LimitSearch:
         """The record's settings of the search; bounds and start are only set once the server was probed."""
         return _read_settings(self.record, self.objectives)
 
-    def _begin(self, point: MeasuredPoint) -> None:
-        """Write the probe's latency, and first load and bounds where not given, to the record."""
+    def _record_probe(self, point: MeasuredPoint) -> None:
+        """Write the probe's latency, and missing first load and bounds, to the record; or raise why not."""
         if point.run is None or not point.run.records.ok.any():
             raise MeasureError(f"one request at a time was not served: {point.reason}")
         for each in judge_objectives(point.run.records, self.objectives, point.run.ask):
@@ -191,16 +191,17 @@ class LimitSearch:
             }
         )
         check_budget(self.settings, self.names)
-        self._keep()
+        self._write_record()
         self.say(f"  a request alone takes {1e3 * alone_s:.4g} ms")
         self.say("\n".join(wrap_text(f"time: {estimate_time(self.settings)}", "  ")))
 
-    def _add(self, number: int, load: float, point: MeasuredPoint) -> None:
+    def _record_run(self, number: int, load: float, point: MeasuredPoint) -> None:
+        """Add a run's entry to the record, write it with what all runs now show, and print a line."""
         directory = "" if point.directory is None else f"{RUNS}/{point.directory.name}"
         run = make_entry(number, load, point, self.objectives, directory)
         runs = (*self.record.runs, run)
         self.record = self.record.model_copy(update={"runs": runs})
-        self._keep(attempts=0, **limit_answer.make_answer(self.settings, runs, self.trials))
+        self._write_record(attempts=0, **limit_answer.make_answer(self.settings, runs, self.trials))
         shown = [
             f"{name_percentile(each.objective)} {limit_record.format_value(each.value)} {each.unit}"
             for each in run.objectives
@@ -212,13 +213,14 @@ class LimitSearch:
     def _end(self, end: SearchEnd) -> None:
         """Write to the record why the search is over, its bottleneck and headroom."""
         needed_s = search.estimate_needed_s(self.settings, self.trials) if end == "budget" else None
-        self._keep(
+        self._write_record(
             ended=end,
             next_run_s=needed_s,
             **_find_cause(self.record, end, self.objectives, self.kept.directory),
         )
 
-    def _keep(self, **update: object) -> None:
+    def _write_record(self, **update: object) -> None:
+        """Change these fields of the record, and write it."""
         self.record = self.record.model_copy(update=update)
         self.kept.write_record(self.record)
 
@@ -278,10 +280,7 @@ def set_load(workload: Profile, axis: LoadAxis, step: NextRun) -> Profile:
 
 
 def check_budget(settings: SearchSettings, names: tuple[str, str] = BUDGET_FLAGS) -> None:
-    """Raise UsageError where two of the shortest runs at the first load cost more than the budget.
-
-    What it advises is enough: a probe of another try may be a tenth slower.
-    """
+    """Raise UsageError, with advice, where two of the shortest runs at the first load exceed the budget."""
     budget, least = names
     least_s, why = search.find_least_run(settings, (), settings.start)
     enough_s = 2 * (least_s + _AROUND_S)
@@ -338,6 +337,7 @@ def estimate_time(settings: SearchSettings) -> str:
 
 
 def _estimate_two_runs_s(settings: SearchSettings) -> float:
+    """Estimate the seconds of a search's first two runs, with warm-up and writing."""
     first_s, _ = search.estimate_first_run(settings)
     next_s, _ = search.find_least_run(settings, (), min(search.STEP * settings.start, settings.highest))
     return first_s + min(first_s, next_s) + 2 * _AROUND_S
@@ -476,6 +476,7 @@ def _list_disturbing(run: Result, evidence: Sequence[ObjectiveEvidence]) -> list
 def _judge_run(
     run: Result, point: MeasuredPoint, evidence: Sequence[ObjectiveEvidence], disturbing: Sequence[str]
 ) -> tuple[Standing, str]:
+    """Judge whether a run meets all objectives; return the standing, and why it is not shown to, else ""."""
     if disturbing:
         return Standing.NOT_SHOWN, f"disturbed ({', '.join(disturbing)})"
     if run.facts.saturated:
@@ -488,6 +489,7 @@ def _judge_run(
 
 
 def _list_missed(evidence: Sequence[ObjectiveEvidence]) -> Iterator[str]:
+    """Yield, for each objective that is not shown to be met, its value, or that samples are too few."""
     for each in evidence:
         if each.passes:
             continue
@@ -506,4 +508,5 @@ _KEPT, _VALUES = ("samples", "over", "batches", "dispersion"), ("value", "bound"
 
 
 def _drop_infinite(value: float | None) -> float | None:
+    """Return a finite number as it is; None of anything else."""
     return value if value is not None and math.isfinite(value) else None

@@ -307,10 +307,7 @@ def _raise_load(settings: SearchSettings, below: Sequence[Trial]) -> float | Sea
 
 
 def _lower_load(settings: SearchSettings, over: Sequence[Trial]) -> float | SearchEnd:
-    """Return a load below all in `over`: the lowest ÷ 1.5 near the edge, else ÷ 4.
-
-    "nothing-passes" if the lowest is at the search's bound.
-    """
+    """Return the lowest load in `over` ÷ 1.5 near the edge, else ÷ 4; "nothing-passes" if at the bound."""
     bottom = min(over, key=lambda trial: trial.load)
     if bottom.load <= settings.lowest:
         return "nothing-passes"
@@ -344,8 +341,8 @@ def _choose_samples(
 ) -> float:
     """Return how many samples the next run should have: few while no edge is known, more at a repeated load.
 
-    Near an edge it has its part of those missing for the width, at least four times as many as far away. Few
-    too where shares jump and samples are independent.
+    Near an edge it has a share of the samples still missing for the width, at least four times as many as far
+    away. Few too where shares jump and samples are independent.
     """
     few = max(
         *(_LEAST_OVER / compute_allowed_share(each) for each in settings.objectives),
@@ -366,7 +363,7 @@ def _choose_samples(
 
 
 def _estimate_requests_per_s(settings: SearchSettings, trials: Sequence[Trial], load: float) -> float:
-    """Return how many requests per second end at a load, at least.
+    """Estimate how many requests per second end at a load, rather too few.
 
     That is a rate itself; a concurrency's is scaled from the nearest run, else √load ÷ the time of one alone.
     """
