@@ -149,6 +149,7 @@ class ClusterSender(PlanSender):
         )
 
     def _make_order(self, made: Plan, options: TransportOptions) -> ShardOrder:
+        """Make the order that all shards get; a server started here is given by its URL alone."""
         asked = self.options
         running = asked.base_url is not None
         return ShardOrder(
@@ -248,7 +249,7 @@ class ClusterFiring:
         self.fleet.calls.release()
 
     def _note(self, totals: Totals) -> None:
-        """Report to the stop rules what ended since then, and stop all if a shard's own rule fired."""
+        """Report to the stop rules what ended since the last call; stop all once a shard's own rule fired."""
         failed = totals.failed - self._noted.failed
         cancelled = totals.cancelled - self._noted.cancelled
         succeeded = totals.decoded - self._noted.decoded - failed - cancelled
@@ -267,7 +268,6 @@ def join_runs(fleet: Fleet, directory: Path) -> Result:
 
     Raises MeasureError if none left a run.
     """
-
     with tempfile.TemporaryDirectory(prefix="shards-", dir=directory) as place:
         named = fleet.fetch_results(Path(place))
         if not named:

@@ -77,14 +77,14 @@ class Fleet:
         }
         for answer in self._ask_all(lambda shard: ("begin", orders[shard]), _BEGINS_S):
             self.shards[answer.shard].boot = answer.value or ""
-            self._check(answer)
+            self._refuse_lost(answer)
         until_ns = clock.now_ns() + int(_READY_S * 1e9)
         while not all(shard.status.ready for shard in self.shards):
             if clock.now_ns() > until_ns:
                 late = next(shard for shard in self.shards if not shard.status.ready)
                 raise MeasureError(f"{self._name_shard(late)} was not ready after {_READY_S:.0f} s")
             for answer in self._ask_all(lambda _: ("status",), _ANSWERS_S):
-                self._check(answer)
+                self._refuse_lost(answer)
                 status: ShardStatus = answer.value
                 self.shards[answer.shard].status = status
                 if why := status.failed or status.ended:
@@ -111,7 +111,7 @@ class Fleet:
             return ("start", instant_ns - before.offset_ns)
 
         for answer in self._ask_all(question, _ANSWERS_S):
-            self._check(answer)
+            self._refuse_lost(answer)
 
     def watch(self) -> Iterator[None]:
         """Poll all shards and yield, a few times a second, until each has ended or is lost.
@@ -237,7 +237,8 @@ class Fleet:
             answers[number] = Answer(number, method, lost=silent)
         return [answers[number] for number in sorted(answers)]
 
-    def _check(self, answer: Answer) -> None:
+    def _refuse_lost(self, answer: Answer) -> None:
+        """Raise MeasureError if the answer is that its shard is lost."""
         if answer.lost:
             raise MeasureError(f"{self.name[answer.shard]}: {answer.lost}, before the first request")
 

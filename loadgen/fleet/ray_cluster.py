@@ -62,6 +62,7 @@ def connect_ray(address: str) -> Iterator[Any]:
 
 
 def _import_ray() -> Any:
+    """Import Ray, with its reports of usage off; raises UsageError if it is not installed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else a warning about GPUs
     try:
@@ -76,6 +77,7 @@ def _import_ray() -> Any:
 
 
 def _init_ray(ray: Any, where: str) -> None:
+    """Have Ray connect, and log nothing from then on; raises MeasureError if it cannot."""
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     vars(ray._private.worker)["_worker_logs_enabled"] = False  # else pages of a lost node's log
     try:
@@ -88,12 +90,13 @@ def _init_ray(ray: Any, where: str) -> None:
                 **({} if where != LOCAL else {"include_dashboard": False}),
             )
     except (ConnectionError, RuntimeError, ValueError, ImportError, TimeoutError) as error:
-        raise _explain_refusal(where, error) from None
+        raise _make_refusal_error(where, error) from None
     except SystemExit:  # what its own code does where no cluster answers in time
         raise MeasureError(f"the Ray cluster at {where} does not answer: see `ray status` there") from None
 
 
-def _explain_refusal(where: str, error: Exception) -> Exception:
+def _make_refusal_error(where: str, error: Exception) -> Exception:
+    """Make the MeasureError, one line, for what Ray raised as it connected."""
     text = " ".join(str(error).split())
     if where == AUTO:
         return MeasureError(
@@ -147,7 +150,7 @@ _SOON_NS, _SOON_S, _LATER_S = 20_000_000, 0.0002, 0.02
 def wait_for_answers(
     ray: Any, refs: Sequence[Any], within_s: float, turn: Callable[[], None], every: bool
 ) -> list[Any]:
-    """Poll Ray until `every` reference is answered, or one of them, and return those that are.
+    """Poll Ray until all references are answered (`every`), or any one is, and return those that are.
 
     After `within_s` it returns those answered by then. `turn` is called between polls, and may raise.
     """

@@ -89,6 +89,7 @@ def main(argv: Sequence[str], clocks: Clock = SYSTEM_CLOCK) -> int:
 
 
 def _make_text(asked: argparse.Namespace, words: Sequence[str], cpus: int, clocks: Clock) -> str:
+    """Fill the template that was asked for; raises UsageError for flags that do not go with it."""
     texts = {
         "SHARDS": str(asked.shards),
         "CPUS": str(cpus),
@@ -173,7 +174,7 @@ def plan_launch(shards: int, flags: Sequence[str]) -> tuple[list[str], int, list
     _check(options, shards)
     seed = [] if options.seed is not None else ["--seed", str(Seed.draw().value)]
     workers = max(options.workers, 1)  # of `auto` it is known only where the shards run
-    warnings = list(_warn_of_secrets(words, options))
+    warnings = list(_list_secret_warnings(words, options))
     if options.headers:
         names = ", ".join(options.headers)
         where = "a key goes in the environment, or --api-key-file"
@@ -200,8 +201,8 @@ def _check(options: Options, shards: int) -> None:
         raise UsageError(f"--shards {shards}: --max-concurrency {most} has slots for no more than {most}")
 
 
-def _warn_of_secrets(words: Sequence[str], options: Options) -> Iterator[str]:
-    """Warn of a command's flags, except --header, whose values are secret by name or form."""
+def _list_secret_warnings(words: Sequence[str], options: Options) -> Iterator[str]:
+    """Yield a warning of each flag, except --header, whose value is secret by name or form."""
     known = Secrets.collect(
         tables=(options.overrides, options.launching.settings), url=options.endpoint or ""
     )

@@ -66,7 +66,7 @@ def test_another_program_at_the_address_is_one_line(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_why_ray_was_not_joined_is_one_line(error: Exception, where: str, message: str) -> None:
-    refusal = str(ray_cluster._explain_refusal(where, error))
+    refusal = str(ray_cluster._make_refusal_error(where, error))
     assert message in refusal
     assert "\n" not in refusal
 

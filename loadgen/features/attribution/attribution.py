@@ -72,7 +72,7 @@ class TailGaps(msgspec.Struct, frozen=True):
 
 
 def find_tail_gaps(records: Records, counts: Bool) -> TailGaps:
-    """Find the gaps beyond P99 of the requests that count, bool[requests]."""
+    """Find the gaps beyond P99 of the requests in `counts`, bool[requests]; no rows, and NaN, without any."""
 
     def list_pieces() -> Iterator[Piece]:
         for block in records.blocks():
@@ -142,9 +142,8 @@ def divide_gaps(records: Records, gaps: TailGaps, counted: CountedPreemptions, b
     stalled_ns, kinds_ns = divide_stalled(gaps, stalls, step_ns, division.left_ns)
     alone, preempted = division.left_ns - stalled_ns > _MISSED * step_ns, np.zeros(len(step_ns), np.bool_)
     preempted[alone] = mark_preempted(counted, gaps.begin_ns[alone], step_ns[alone])
-    take(
-        "preemption", np.where(preempted, division.left_ns, 0)
-    )  # it would have waited through the stalls too
+    # It would have waited through the stalls too.
+    take("preemption", np.where(preempted, division.left_ns, 0))
     take("others_prefill", kinds_ns["others_prefill"])
     # A far network may pause for all connections at once: only delays of its segments show that it did not.
     rtt_ns = records.rtt_ns[records.rtt_ns >= 0]
@@ -158,11 +157,11 @@ def divide_gaps(records: Records, gaps: TailGaps, counted: CountedPreemptions, b
 def divide_stalled(
     gaps: TailGaps, stalls: EngineStalls, step_ns: Int64, left_ns: Int64
 ) -> tuple[Int64, dict[str, Int64]]:
-    """Return how long of each gap's rest all streams were silent, and that by cause; int64[gaps] (ns).
+    """Return how long of each gap's rest all streams were silent, of it `others_prefill` and `slow_step`.
 
     A stall lies in a gap whole or not at all, since a gap's ends are messages. Where a gap is hardly longer
     than its stalls and a step, all its excess is theirs; else theirs is what they have beyond a step each.
-    What is of neither kind is of unknown cause.
+    What is of neither is of unknown cause. All are int64[gaps] (ns).
     """
     first = stalls.begin_ns.searchsorted(gaps.begin_ns)
     last = np.maximum(stalls.end_ns.searchsorted(gaps.sent_ns, side="right"), first)
@@ -187,7 +186,7 @@ def divide_stalled(
 def share_lag(records: Records, request: Int64, left_ns: Int64) -> Int64:
     """Share the lag of each request's reads between its gaps in turn, ascending by request, int64[gaps] (ns).
 
-    None gets more than the longest lag, nor all of a request together more than the sum of its lags.
+    None gets more than is left of it or the longest lag, nor all of a request more than the sum of its lags.
     """
     most_ns = np.minimum(left_ns, records.lag_max_ns[request].clip(0))
     before_ns = np.cumsum(most_ns) - most_ns
@@ -198,7 +197,7 @@ def share_lag(records: Records, request: Int64, left_ns: Int64) -> Int64:
 
 
 def mark_unstamped(records: Records) -> Bool:
-    """Mark the requests whose reads lack kernel timestamps, but for one at their end, bool[requests]."""
+    """Mark the requests with over one read, and over 1 %, without a kernel timestamp, bool[requests]."""
     marked: Bool = records.unstamped_reads > np.maximum(_UNSTAMPED * records.reads, _ENDS)
     return marked
 
@@ -221,7 +220,7 @@ class CountedPreemptions(msgspec.Struct, frozen=True):
 
 
 def read_counts(window: ServerWindow | None, records: Records) -> CountedPreemptions:
-    """Read the samples that count preemptions, and the count after the run; empty without a sample."""
+    """Read the preemptions by each sample, and after the run; empty without samples or sent requests."""
     samples: Sequence[ServerSample] = () if window is None else window.samples
     counted = [(each.at_s, each.preemptions) for each in samples if each.preemptions is not None]
     none = np.zeros(0, np.int64)
@@ -446,7 +445,7 @@ class FirstTokens(msgspec.Struct, frozen=True):
 
 
 def find_first_tokens(records: Records, counts: Bool) -> FirstTokens:
-    """Find the first token of each request that counts, bool[requests]."""
+    """Find the first tokens of the requests marked in `counts`, bool[requests], that have one."""
     found = [np.zeros((5, 0), np.int64)]
     for block in records.blocks():
         some = np.flatnonzero((np.diff(block.start) > 0) & counts[block.first : block.last])
@@ -486,7 +485,7 @@ def divide_waits(records: Records, tokens: FirstTokens) -> Int64:
     take("queue", queue_ns)
     take("prefill", prefill_ns)
     divided = (queue_ns != UNKNOWN) & (prefill_ns != UNKNOWN)
-    clocked, on_path = first_token_ns != UNKNOWN, _find_known_paths(records, tokens)
+    clocked, on_path = first_token_ns != UNKNOWN, _mark_known_paths(records, tokens)
     inside_ns = np.where(divided & clocked, first_token_ns - queue_ns - prefill_ns, 0)
     around_ns = np.where(clocked & on_path, server_ns - first_token_ns, 0)
     take("http", np.where(divided & on_path, division.left_ns, inside_ns.clip(0) + around_ns.clip(0)))
@@ -494,11 +493,11 @@ def divide_waits(records: Records, tokens: FirstTokens) -> Int64:
     return parts
 
 
-def _find_known_paths(records: Records, tokens: FirstTokens) -> Bool:
-    """Find of which tokens all that the network took is known, bool[tokens].
+def _mark_known_paths(records: Records, tokens: FirstTokens) -> Bool:
+    """Mark the tokens of which all that the network took is known, bool[tokens].
 
-    Of answers by the timestamps of their segments. Nothing shows how long a request was on its way: where
-    most first tokens were delayed, it may have been too. Without timestamps all is known where the round trip
+    With timestamps of segments: all with a round trip, unless most were delayed: nothing shows how long a
+    request was on its way, which then may have been too. Without: where the round trip
     is short, no segment of the request or of its answer was lost or overtaken, and it was not read late.
     """
     rtt_ns = records.rtt_ns[tokens.request]

@@ -16,11 +16,9 @@ _LONG = "where that tail is longer than typical by 1 ms and a fifth or more"
 
 
 def _divide_tail(run: RunEvidence) -> Attribution | None:
-    """Return where the time beyond P99 comes from; None if it is not to be explained."""
+    """Return where the time beyond P99 comes from; None of few requests, or without a long tail of tokens."""
     if not has_tail(run.facts) or arrivals_not_tokens.find(run) is not None:
         return None
-    # The figures of a Result, which the verdict is a part of.
-
     found = run.derive(attribute_run)
     return None if found.nothing_to_explain else found
 

@@ -130,7 +130,7 @@ def list_kinds(found: Attribution) -> list[EvidenceKind]:
 
 
 def list_reasons(found: Attribution) -> Iterator[str]:
-    """Yield the parts that each kind of evidence showed; one that few requests had, what no other did."""
+    """Yield a line of the parts that each kind of evidence showed; of a rare kind those no other showed."""
     shown = {key for rows in (found.ttft, found.gaps) for key, sum_ns in rows.sum_parts().items() if sum_ns}
     if own := _name_parts(BEFORE_SENT, shown):
         yield f"{own}: this client's own times"

@@ -197,6 +197,7 @@ def _draw(rows: PartRows, columns: Sequence[WaitColumn]) -> Iterator[str]:
 
 
 def _show_examples(run: Result, title: str, waits: PartRows) -> Iterator[str]:
+    """Yield a title and the three longest waits, each with its largest parts; nothing without waits."""
     order = np.argsort(-waits.whole_ns, kind="stable")[:_EXAMPLES]
     if len(order):
         yield f"{title}:"

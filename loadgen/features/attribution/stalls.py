@@ -47,7 +47,7 @@ class Timeline(msgspec.Struct, frozen=True):
         return steps_ns
 
     def count_open(self, at_ns: Int64) -> Int64:
-        """Count the streams that had begun by each moment and were to go on after it."""
+        """Count the streams whose first message was sent by each moment, and whose last one after it."""
         begun = self.begun_ns.searchsorted(at_ns, side="right")
         return (begun - self.ended_ns.searchsorted(at_ns, side="right")).astype(np.int64)
 
@@ -60,9 +60,9 @@ def compute_sent_ns(block: MessageBlock) -> Int64:
 
 
 def trace_timeline(records: Records, usual_ns: int) -> Timeline:
-    """Trace the messages of all requests, failed ones too; at least one request has some.
+    """Make the timeline of all requests, failed ones too; raises ValueError if none has a message.
 
-    `usual_ns` is the run's step in round figures: a bin is 128 of these, and has it where its gaps are few.
+    `usual_ns` is the run's rough step: a bin is 128 of these or longer, and has it where its gaps are few.
     """
     spans, reach, first_ns, last_ns = records.spans(), [], *np.zeros((2, len(records)), np.int64)
     for block in records.blocks(spans):
@@ -86,9 +86,8 @@ def trace_timeline(records: Records, usual_ns: int) -> Timeline:
         sent_ns, gap_ns = (np.concatenate(column) for column in zip((_NONE, _NONE), *parts, strict=True))
         bins = (sent_ns - from_ns) // width_ns
         some = gap_ns >= usual_ns // _SAME_STEP
-        more_ns = sent_ns[
-            (gap_ns >= 0) & (gap_ns < usual_ns // _AT_ONCE)
-        ]  # of a stream that had one just before
+        # Messages of a stream that had one just before.
+        more_ns = sent_ns[(gap_ns >= 0) & (gap_ns < usual_ns // _AT_ONCE)]
         steps_ns[first:last] = steps = _find_medians(bins[some], gap_ns[some], last - first)
         sent_ns.sort()
         apart_ns = np.diff(sent_ns, prepend=latest_ns)
@@ -121,7 +120,7 @@ def trace_timeline(records: Records, usual_ns: int) -> Timeline:
 
 
 def _cut_slabs(records: Records, low: int, width_ns: int, bins: int) -> list[int]:
-    """Choose the bins at which to cut a run, about a block of messages between two of them."""
+    """Choose the bins at which to cut a run, 0 and `bins` among them, about BLOCK messages apart."""
     if records.in_one_block:
         return [0, bins]
     counts = np.zeros(bins, np.int64)
@@ -132,6 +131,7 @@ def _cut_slabs(records: Records, low: int, width_ns: int, bins: int) -> list[int
 
 
 def _select_between(block: MessageBlock, from_ns: int, until_ns: int) -> tuple[Int64, Int64]:
+    """Select the messages sent in [from, until): when, and the gap before each (ns), −1 for a first one."""
     sent_ns = compute_sent_ns(block)
     gap_ns = np.diff(sent_ns, prepend=0)
     gap_ns[block.start[:-1][np.diff(block.start) > 0]] = -1
@@ -140,7 +140,7 @@ def _select_between(block: MessageBlock, from_ns: int, until_ns: int) -> tuple[I
 
 
 def _find_medians(bins: Int64, gap_ns: Int64, count: int) -> Int64:
-    """Find the median gap of each bin, int64[count]; -1 for a bin with fewer than 16 gaps."""
+    """Find the (upper) median gap of each bin, int64[count]; -1 for a bin with fewer than 16 gaps."""
     keys = (bins << _GAP_BITS) | gap_ns.clip(0, (1 << _GAP_BITS) - 1)
     keys.sort()
     gaps = np.bincount(bins, minlength=count)
@@ -193,10 +193,7 @@ class EngineStalls(msgspec.Struct, frozen=True):
 
 
 class _Prompts(msgspec.Struct, frozen=True):
-    """The prompts whose first tokens came with one step while other streams went on, fewest tokens first.
-
-    A row is a step.
-    """
+    """Prompts whose first tokens came with one step while others went on, a row a step, shortest first."""
 
     longest: Int64  # tokens of the longest of them: others may have gathered while all stood still
     tokens: Int64  # of them together
@@ -253,11 +250,15 @@ def find_stalls(timeline: Timeline, records: Records) -> EngineStalls:
 
 
 def find_prefill_ns(records: Records) -> Int64:
-    """Return what the server reports of each request's prefill, int64[requests] (ns); -1: nothing."""
+    """Return each request's prefill as reported, else the server's TTFT, int64[requests] (ns); -1: none."""
     return np.where(records.server_prefill_ns < 0, records.server_ttft_ns, records.server_prefill_ns)
 
 
 def _find_prompts(timeline: Timeline, records: Records, begins_row: Bool, excess_ns: Int64) -> _Prompts:
+    """Find the prompts whose first token came while another stream was open, and their stalls.
+
+    `begins_row` marks stalls that do not follow the one before at once, `excess_ns` is of each stall.
+    """
     begin_ns, end_ns = timeline.begin_ns, timeline.end_ns
     rows = np.flatnonzero(np.diff(records.start) > 0)
     rows = rows[timeline.count_open(timeline.first_ns[rows]) > 1]  # itself, and one that may wait for it
@@ -327,10 +328,10 @@ def _mark_usual(tokens: Int64, wait_ns: Int64, excess_ns: Int64, step_ns: Int64)
 
 
 def _begin_groups(first: Int64, tokens: Int64, groups: Int64, none: int) -> tuple[Int64, Int64]:
-    """Find the first stall of each group of prompts, that with half of its tokens, and sum these.
+    """Return each group's first stall, by which prompts with half of its tokens had come, and its tokens.
 
-    Those that came during a stall are computed together after it, and did not cause it, though one of them
-    may have been there before. `tokens` is 0 for a prompt without a stall; a group without any has `none`.
+    Those that came during a stall are computed together after it, and did not cause it. `groups` has the row
+    at which each begins; `tokens` is 0 for a prompt without a stall, and a group of such has `none`, 0.
     """
     group = np.zeros(len(first), np.int64)
     group[groups[1:]] = 1
@@ -347,10 +348,8 @@ def _separate_prompts(first: Int64, last: Int64, tokens: Int64) -> Int64:
     One is as long from half of the tokens on: shorter ones are computed along with it. Rows are in the order
     of their last stalls.
     """
-    first, longer = (
-        first.copy(),
-        list[tuple[int, int]](),
-    )  # those before, each with fewer tokens than the last
+    # `longer` has those before, each with fewer tokens than the last.
+    first, longer = first.copy(), list[tuple[int, int]]()
     for row in np.flatnonzero(first <= last).tolist():
         size, end = int(tokens[row]), int(last[row])
         while longer and 2 * longer[-1][0] < size:
@@ -378,12 +377,12 @@ def _judge_prompts(
     stalled, stall_ns = prompts.stalled, stall_ns * prompts.longest / prompts.tokens  # of the longest alone
     least_ns, (busy_ns, step_ns) = _AS_LONG * stall_ns, _measure_busy(timeline)
     (seen, passed), apart = np.zeros((2, len(stalled)), np.int64), np.ones(len(stalled))
-    as_slow = _count_from(slow_ns, least_ns)
+    as_slow = _count_at_least(slow_ns, least_ns)
     for of_size, like, first in _list_sizes(prompts):
         least = least_ns[of_size]
-        seen[of_size] = _count_from(stall_ns[like & owning], least)
-        as_slow[of_size] += _count_from(stall_ns[:first][owning[:first]], least)
-        passed[of_size] = np.count_nonzero(~stalled[first:] | like[first:]) - _count_from(
+        seen[of_size] = _count_at_least(stall_ns[like & owning], least)
+        as_slow[of_size] += _count_at_least(stall_ns[:first][owning[:first]], least)
+        passed[of_size] = np.count_nonzero(~stalled[first:] | like[first:]) - _count_at_least(
             stall_ns[like], least
         )
         usual_ns = float(np.median((prompts.wait_ns - prompts.excess_ns).clip(0)[like]))
@@ -401,13 +400,14 @@ def _judge_prompts(
     return sure, stalled & ~believed & (share < _RARE) & (as_slow > 0) & prompts.sized
 
 
-def _count_from(values: Float64 | Int64, least: Float64) -> Int64:
+def _count_at_least(values: Float64 | Int64, least: Float64) -> Int64:
+    """Count the values of each number in `least` or more, int64[least]."""
     counts: Int64 = len(values) - np.sort(values).searchsorted(least)
     return counts
 
 
 def _measure_cover(at_ns: Int64, within_ns: Float64) -> Float64:
-    """Measure for how long one of some moments is within each of some times ahead, float64[times] (ns)."""
+    """Measure how long one of the moments lies at most `within_ns` ahead, for each of these, float64 (ns)."""
     between_ns = np.sort(np.diff(np.sort(at_ns)))
     fewer = between_ns.searchsorted(within_ns)
     shorter_ns = np.append(0, np.cumsum(between_ns))[fewer]
@@ -416,10 +416,10 @@ def _measure_cover(at_ns: Int64, within_ns: Float64) -> Float64:
 
 
 def _limit_ns(prompts: _Prompts) -> Float64:
-    """Limit what prompts explain by how long the stalls of prompts like them are for a token (ns).
+    """Return the most that each prompt explains (ns), by the stalls per token of those of like length.
 
     Beyond a quarter more than the median and seven times the median deviation from it, a stall is not for the
-    prompts that were computed in it. Fewer than three prompts limit nothing.
+    prompts that were computed in it. Fewer than three give no limit: inf.
     """
     limits_ns, each_ns = np.full(len(prompts.tokens), np.inf), prompts.excess_ns / prompts.tokens
     for of_size, like, _ in _list_sizes(prompts):
@@ -431,9 +431,9 @@ def _limit_ns(prompts: _Prompts) -> Float64:
 
 
 def _list_sizes(prompts: _Prompts) -> Iterator[tuple[Bool, Bool, int]]:
-    """Yield the prompts with a stall by size, those of half to twice the size, and the first row of these.
+    """Yield masks of the stalled prompts of a size and of half to twice it, and the first row of half of it.
 
-    A size is from a power of √2 tokens to the next.
+    A size is from a power of √2 tokens to the next; one without a stalled prompt is left out.
     """
     sizes, stalled = (2 * np.log2(prompts.longest)).astype(np.int64), prompts.stalled
     for size in np.unique(sizes[stalled]).tolist():
@@ -445,9 +445,9 @@ def _list_sizes(prompts: _Prompts) -> Iterator[tuple[Bool, Bool, int]]:
 
 
 def _sum_tail(least: Int64, without: Int64, apart: Float64) -> Float64:
-    """Compute P(X ≥ least): X stalls have a prompt before one more than `without` have none; of 400 at most.
+    """Compute P(X ≥ least): X stalls have a prompt before one more than `without` have none.
 
-    One has none with the probability `apart`.
+    One has none with the probability `apart`. `least` counts as 400 at most.
     """
     term, below = apart ** (without + 1.0), np.zeros(len(apart))
     for k in range(min(int(least.max(initial=0)), _MOST_TERMS)):

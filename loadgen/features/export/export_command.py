@@ -85,7 +85,7 @@ Given = Mapping[str, str]  # --set KEY=VALUE
 
 
 def rank_latencies(run: Result, ranks: Sequence[float]) -> dict[str, Distribution]:
-    """Compute a run's latencies with these percentiles, by the figure's key; none without samples.
+    """Compute a run's latencies with these percentiles, by the figure's key; without those without samples.
 
     They are over the records that the run's own figures are computed from.
     """
@@ -225,6 +225,7 @@ def _list_lengths(run: Result) -> tuple[NDArray[Any] | None, NDArray[Any] | None
 
 
 def _list_figures(run: Result) -> dict[str, Any]:
+    """Return the report's `requests`, `latency` and `throughput`, as far as known; an empty one is absent."""
     metrics, known = run.metrics, list_known_throughputs(run.metrics)
     requests: dict[str, Any] = {
         "total": metrics.requests,
@@ -259,6 +260,7 @@ def _list_figures(run: Result) -> dict[str, Any]:
 
 
 def _summarize(unit: str, values: NDArray[np.float64]) -> dict[str, Any]:
+    """Return unit, mean, standard deviation of all, extremes and percentiles under llm-d's names."""
     return {
         "units": unit,
         "mean": float(values.mean()),

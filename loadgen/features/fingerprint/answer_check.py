@@ -162,6 +162,7 @@ def render_lines(own: Fingerprint) -> list[str]:
 
 
 def _explain_mismatch(own: Fingerprint, other: Fingerprint) -> str:
+    """Return why two fingerprints cannot be compared; "" if they can."""
     if missing := own.missing or other.missing:
         return missing
     if own.version != other.version or len(own.answers) != len(other.answers):
@@ -187,7 +188,7 @@ def _report_flaw(kind: Flaw, own: Fingerprint, reference: Fingerprint | None) ->
 
 
 def _describe_lost_answers(own: Fingerprint, reference: Fingerprint) -> list[str]:
-    """Return a line if fewer than half of the questions that the reference knows are right; else []."""
+    """Return a line if under half of 4 or more questions that the reference knows are right; else []."""
     pairs = zip(own.answers, reference.answers, strict=True)
     answers = [
         a

@@ -89,6 +89,7 @@ class PacketRing:
         self._sleep: select.poll | None = None
 
     def _map(self, frame_bytes: int, frames: int) -> None:
+        """Set the socket's options and map its ring into `memory`; raises OSError."""
         sock, size = self.sock, frame_bytes * frames
         sock.setsockopt(_SOL_PACKET, _PACKET_VERSION, _TPACKET_V2)
         sock.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
@@ -99,7 +100,7 @@ class PacketRing:
         self.memory = mmap.mmap(sock.fileno(), size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
 
     def admit(self, local: str, ports: Sequence[range]) -> None:
-        """Capture only the segments to these ports of a local address from now on."""
+        """Capture only the segments to these ports of a local address from now on; raises OSError."""
         code = build_program(self.family, self.servers, local, ports)
         held = ctypes.create_string_buffer(code, len(code))
         attached = struct.pack("HL", len(code) // 8, ctypes.addressof(held))
@@ -116,7 +117,7 @@ class PacketRing:
             self.bound = True
 
     def take(self) -> Frames | None:
-        """Return the segments since the last call, valid until the next call; None if none came."""
+        """Return new segments, up to the ring's end, valid until the next call; None if there are none."""
         if self.taken:  # the kernel's again
             self.status[self.next - self.taken : self.next] = 0
             if self.taken > self._many:  # it may have been full, and no frame since then says so
@@ -153,7 +154,7 @@ class PacketRing:
         self._sleep.poll(timeout_s * 1000)
 
     def drops(self) -> int:
-        """Return how many segments were lost for lack of space since the last call."""
+        """Return how many segments were noted as lost for lack of space since the last call."""
         lost, self.lost = self.lost, 0
         return lost
 

@@ -47,7 +47,7 @@ class RingKind(TransportKind, frozen=True):
         return TransportChoice("wire", "few streams, and a server on another machine")
 
     def has_own_ports(self, target: Target, connections: int) -> bool:
-        """Whether the server is on loopback, where each ring may take an address with free ports."""
+        """Whether the server is on loopback and `connections` fit in 90 % of the ports of an address."""
         loopback = str(target.address[1][0]).startswith("127.")
         return loopback and connections <= _PORTS_SHARE * len(read_outgoing_ports())
 
@@ -58,10 +58,7 @@ class RingKind(TransportKind, frozen=True):
 
 @cache
 def explain_refusal() -> str:
-    """Try to open a packet socket.
-
-    Return why it cannot be, and what to grant, or "". The result is cached.
-    """
+    """Return why no packet socket can be opened, and what to grant; "" if one can. The result is cached."""
     if not hasattr(socket, "AF_PACKET"):
         return "packet sockets are Linux's"
     try:

@@ -120,7 +120,7 @@ class RingSocket:
         self.poller.forget(self)
 
     def read_clock(self, now_ns: Callable[[], int]) -> None:
-        """Read what the connection's clock of TCP's timestamps is ahead of CLOCK_MONOTONIC, if not known."""
+        """Set `clock_ms` once: how far TCP's timestamps are ahead of CLOCK_MONOTONIC; None if it fails."""
         if self.clock_ms is None:
             self.clock_ms = read_clock_ahead_ms(self.sock, now_ns)
 
@@ -141,7 +141,7 @@ class SealedSocket(RingSocket):
     """A RingSocket under TLS: each read is one record, stamped with its position in the connection.
 
     The position is (−bytes of the connection up to the record's end, the socket's own timestamp in ns) in the
-    form of a timespec. Which record ends a response cannot be seen, so each is read as it comes.
+    form of a timespec. Each is read as it comes; a read raises BlockingIOError while one is incomplete.
     """
 
     def __init__(self, sock: Socket, port: int, poller: RingPoller) -> None:
@@ -161,7 +161,7 @@ class SealedSocket(RingSocket):
 
     def recvmsg(self, size: int, ancillary_size: int) -> Received:
         flags, address = 0, None
-        if not (length := self._record()):
+        if not (length := self._measure_record()):
             data, ancillary, flags, address = self.sock.recvmsg(size, max(ancillary_size, ANCILLARY_BYTES))
             self.read_bytes += len(data)
             if not data:
@@ -171,21 +171,21 @@ class SealedSocket(RingSocket):
                 seconds, nanoseconds = TIMESPEC.unpack(ancillary[0][2])
                 self._stamp_ns = seconds * SECOND_NS + nanoseconds
             self._buffer += data
-            if not (length := self._record()):
+            if not (length := self._measure_record()):
                 raise BlockingIOError
         record = bytes(self._buffer[:length])
         del self._buffer[:length]
         self.opened_bytes += length
-        if self._record():
+        if self._measure_record():
             self.poller.hint(self)
         place = TIMESPEC.pack(-self.opened_bytes, self._stamp_ns)
         return record, [(socket.SOL_SOCKET, SO_TIMESTAMPNS, place)], flags, address
 
     def holds_more(self) -> bool:
         """Whether a complete record was read and not returned yet."""
-        return self._record() > 0
+        return self._measure_record() > 0
 
-    def _record(self) -> int:
+    def _measure_record(self) -> int:
         """Return the bytes of the complete record at the buffer's begin; 0: incomplete; all if not TLS."""
         buffer = self._buffer
         if len(buffer) < _RECORD_HEAD:
@@ -202,7 +202,7 @@ def list_places(got: Sequence[Any]) -> Int64:
 
 
 def restore_timestamps(got: Sequence[Any]) -> list[Any]:
-    """Replace the positions in a SealedSocket's reads by the sockets' own timestamps."""
+    """Return a SealedSocket's reads with the sockets' own timestamps in place of positions."""
     stamped = list(got)
     for i in range(1, len(stamped), A_READ):
         place, stamp_ns = TIMESPEC.unpack(stamped[i])
@@ -262,7 +262,7 @@ class RingPoller:
         return sock.begin_seq >= 0
 
     def poll(self, timeout_s: float, most_events: int) -> list[tuple[int, int]]:
-        """Return the events so far, or the first until the timeout."""
+        """Return the events there are, else wait for the first, `timeout_s` at most; [] if none comes."""
         if not timeout_s:
             return self._look(most_events)
         until_ns = self.now_ns() + int(timeout_s * 1e9)
@@ -276,6 +276,7 @@ class RingPoller:
         return events
 
     def _look(self, most_events: int) -> list[tuple[int, int]]:
+        """Take new segments; return the events there are, and a read event for each hinted connection."""
         events = self.inner.poll(0, most_events)
         # The ring shows a segment before its socket has it: a hint stays until what is due was read.
         for sock, tried_ns in [*self._hints.items()]:
@@ -307,13 +308,14 @@ class RingPoller:
             self.segments += len(frames)
             seen_ns = self.now_ns()
             for begin in range(0, len(frames), TAIL):
-                self._note(frames[begin : begin + TAIL], seen_ns)
+                self._log_frames(frames[begin : begin + TAIL], seen_ns)
         if lost := self.source.drops():
             self.dropped += lost
             for sock in self.by_port.values():
                 self.hint(sock)
 
-    def _note(self, frames: Frames, seen_ns: int) -> None:
+    def _log_frames(self, frames: Frames, seen_ns: int) -> None:
+        """Add frames to the log; act on the marked ones, and on all of connections that are eager."""
         ports = frames["port"].astype(np.uint16)
         self.log.add(frames, ports, seen_ns)
         shown = self.eager[ports]
@@ -322,7 +324,7 @@ class RingPoller:
             self._show(self.log.read_tail(len(frames))[shown])
 
     def _show(self, rows: Rows) -> None:
-        """Note the connections to read, by segments that may begin or end a response."""
+        """Hint at connections by segments that may begin or end a response; note where SYNs begin."""
         sizes = measure_payload(rows, self.source.headers)
         for port, seq, size in zip(rows["port"].tolist(), rows["seq"].tolist(), sizes.tolist(), strict=True):
             sock = self.by_port.get(port)
@@ -462,6 +464,7 @@ class RingTransport(EpollTransport):
                 intake.got += (received[0], received[1][0][2] if received[1] else NO_STAMP, self.now_ns())
 
     def _deliver(self, slot: Slot, failure: Failure | None, end_ns: int) -> None:
+        """Put out a response's capture, filled later from its segments; by its reads without a RingSocket."""
         sock = slot.sock
         if not isinstance(sock, RingSocket):
             self.fallen_back += self.ring is not None and len(slot.intake) > 0
@@ -481,7 +484,7 @@ class RingTransport(EpollTransport):
         """Give a capture its bytes with each segment's timestamp; the reads' if a segment is missing."""
         assert self.ring is not None
         sock.owed -= 1
-        arrivals = self.ring.arrivals(sock, span) if got else None
+        arrivals = self.ring.find_arrivals(sock, span) if got else None
         sealed = isinstance(sock, SealedSocket)
         if arrivals is None:
             self.fallen_back += len(got) > 0
@@ -548,7 +551,7 @@ class _Ring:
             self.close()
             raise OSError(f"no {job.first_slots} source ports are free, or not close enough together")
 
-    def arrivals(self, sock: RingSocket, span: tuple[int, int]) -> Arrivals | None:
+    def find_arrivals(self, sock: RingSocket, span: tuple[int, int]) -> Arrivals | None:
         """Find which segments completed a span of a connection's bytes; None where one is missing."""
         rows = self._take_rows(sock)
         sizes = measure_payload(rows, self.source.headers)
@@ -653,5 +656,5 @@ def make_times(connection: int, pieces: Pieces, record_ends: Int64 | None) -> Se
 
 
 def _wrap(ticks: int) -> int:
-    """Return the least difference of two 32-bit clocks that this one can be."""
+    """Return a difference of two 32-bit clocks modulo 2³², as the value from −2³¹ to 2³¹ − 1."""
     return (ticks + _CLOCK // 2) % _CLOCK - _CLOCK // 2

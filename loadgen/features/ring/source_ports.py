@@ -86,18 +86,18 @@ class SourcePorts:
         spare = _FEW_RANGES - sum(1 for _ in _split_into_ranges(sorted(self.ports)))
         gone: list[int] = []
         for run in sorted(
-            _split_into_ranges(sorted(self._held)), key=lambda run: (self._divides(run), -len(run))
+            _split_into_ranges(sorted(self._held)), key=lambda run: (self._count_splits(run), -len(run))
         ):
-            if spare < self._divides(run) and self._divides(run) > 0:
+            if spare < self._count_splits(run) and self._count_splits(run) > 0:
                 break
-            spare -= self._divides(run)
+            spare -= self._count_splits(run)
             gone += run
         if self._admit(self.ports.difference(gone)):
             for port in gone:
                 self._held.pop(port).close()
         self._enough = len(self._held) + max(_LEAST_HELD, len(self.ports) // 4)
 
-    def _divides(self, run: range) -> int:
+    def _count_splits(self, run: range) -> int:
         """Return by how many ranges the filter grows without a run of ports: -1 to 1."""
         return (run.start - 1 in self.ports) + (run.stop in self.ports) - 1
 

@@ -279,10 +279,8 @@ def measure_prefill_excess(ceiling: Ceiling, figures: Figures, load: Loaded) -> 
     text = (
         f"{prompt.tokens:.0f} tokens prefilled in {prompt.spent_ms:.4g} ms: "
         f"{_format_digits(prompt.flop / _TERA)} TFLOP in that time are "
-        f"{_format_digits(prompt.flop_per_s / _TERA)} "
-        f"TFLOP/s, {_format_times(prompt.share)} the {_format_digits(peak / _TERA)} of "
-        f"{ceiling.machine.name} in "
-        f"{ceiling.weights.computes}"
+        f"{_format_digits(prompt.flop_per_s / _TERA)} TFLOP/s, {_format_times(prompt.share)} the "
+        f"{_format_digits(peak / _TERA)} of {ceiling.machine.name} in {ceiling.weights.computes}"
     )
     return Excess(prompt.share, text)
 
@@ -311,8 +309,7 @@ def explain_fallback(ceiling: Ceiling, figures: Figures, load: Loaded) -> str | 
     return (
         f"{_format_step(step)} is {_format_percent(step.share)} of the roofline: "
         f"{step.least_ms:.3g} ms for {_format_giga(read)} GB at {_format_giga(bus)} GB/s; effective "
-        "bandwidth "
-        f"{_format_giga(step.effective_bytes_per_s)} GB/s"
+        f"bandwidth {_format_giga(step.effective_bytes_per_s)} GB/s"
     )
 
 

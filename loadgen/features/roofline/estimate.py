@@ -174,10 +174,7 @@ def read_header(path: Path) -> list[tuple[str, int]]:
 
 
 def _read_tensor_bytes(path: Path, name: str, entry: Any, room: int) -> int:
-    """Return a tensor's bytes by its entry of a header.
-
-    Raises UsageError if it is invalid or beyond `room`.
-    """
+    """Return a tensor's bytes by its entry of a header; raises UsageError if invalid or beyond `room`."""
     fields = untrusted.read_mapping(entry)
     offsets, shape = _read_numbers(fields.get("data_offsets")), _read_numbers(fields.get("shape"))
     if offsets is None or shape is None or len(offsets) != 2:
@@ -250,7 +247,7 @@ class Scheme(msgspec.Struct, frozen=True):
 
 
 def parse_scheme(word: str, group: int | None = None) -> Scheme | None:
-    """Parse a storage scheme as FP8, AWQ-4bit, Int4-W4A16, NVFP4, GGUF-Q4_K_M; None if unknown.
+    """Parse a storage scheme as FP8, AWQ-4bit, NVFP4, GGUF-Q4_K_M; "" is BF16, an unknown one None.
 
     Integers in groups of g (128 by default): b + 16/g bits, with zero points b + 16/g + b/g (AWQ, GPTQ).
     """
@@ -358,10 +355,7 @@ def estimate_ceiling(
 
 
 def _find_shape(model: str, config: Path | None, directory: Path | None) -> Architecture:
-    """Return the shape from `config`, else the directory's config.json, else the table by either's name.
-
-    Raises UsageError if it is in none.
-    """
+    """Return the shape by `config`, else the directory's config.json, else the table; raises UsageError."""
     if config is None and directory is not None and (directory / "config.json").is_file():
         config = directory
     if config is not None:
@@ -482,7 +476,7 @@ def find_ceiling(subject: ModelIdentity, flags: Flags) -> tuple[Ceiling | None, 
             machine = choose_machine(flags.hardware, flags.bandwidth_gb_per_s)
         if machine is not None:
             machine = (
-                machine if flags.bandwidth_gb_per_s is not None else _add_devices(machine, subject.devices)
+                machine if flags.bandwidth_gb_per_s is not None else _multiply_one(machine, subject.devices)
             )
         elif subject.simulated:
             if played is None:
@@ -514,10 +508,11 @@ def _find_own_machine(subject: ModelIdentity) -> Machine:
         raise UsageError(
             f"how many of the {subject.gpu} are in use is unknown: pass --hardware, as {count}x{row.key}"
         )
-    return _add_devices(row, subject.devices)
+    return _multiply_one(row, subject.devices)
 
 
-def _add_devices(single: Machine, devices: int | None) -> Machine:
+def _multiply_one(single: Machine, devices: int | None) -> Machine:
+    """Return as many of a machine; the machine itself if the number is unknown or it has several already."""
     return single.multiply(devices) if devices and single.devices == 1 else single
 
 

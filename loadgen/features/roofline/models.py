@@ -194,13 +194,13 @@ class _Keys:
         self.values = {**_DEFAULTS.get(self.model_type, {}), **inner}
 
     def find_count(self, *names: str) -> int:
-        """Return the first of these keys that is a number above 0; else 0."""
+        """Return the value of the first of these keys that has an integer above 0; else 0."""
         values = (self.values.get(name) for name in names)
         integers = (value for value in values if isinstance(value, int) and not isinstance(value, bool))
         return next((value for value in integers if value > 0), 0)
 
     def require_count(self, *names: str) -> int:
-        """Return the first of these keys that is a number above 0; raises UsageError if none is."""
+        """Return the value of the first of these keys that has an integer above 0; raises UsageError."""
         if not (value := self.find_count(*names)):
             raise UsageError(
                 f"{self.source} does not have {names[0]}: give the config.json of a language model"
@@ -390,7 +390,8 @@ def split_name(model: str) -> tuple[str, str]:
 def split_gguf(model: str) -> tuple[str, str]:
     """Split a name with the kind of a GGUF; any other name as `split_name` does.
 
-    `Qwen3-8B-Q4_K_M.gguf` and `Qwen/Qwen3-8B-GGUF:Q4_K_M` are ("Qwen3-8B", "GGUF-Q4_K_M").
+    `Qwen3-8B-Q4_K_M.gguf` and `Qwen/Qwen3-8B-GGUF:Q4_K_M` are ("Qwen3-8B", "GGUF-Q4_K_M"). A
+    repository without a kind has "GGUF", a file without one "".
     """
     name = re.split(r"[/\\]", model)[-1]
     match = _GGUF_FILE.fullmatch(name) or _GGUF_HUB.fullmatch(name)

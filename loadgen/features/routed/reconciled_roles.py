@@ -129,6 +129,7 @@ def count_by_role(every: Sequence[RoleWindow]) -> dict[str, int | None]:
 
 
 def _find_roles(quantity: str, roles: Set[str]) -> Set[str]:
+    """Find the roles whose counts of a quantity are summed in a run with these `roles`; empty: none."""
     if roles == {ROUTER}:
         return roles if quantity == "requests" else frozenset()
     if quantity in _OF_PROMPTS:
@@ -199,7 +200,7 @@ def _find_sample(each: RoleScrapes, at_s: float) -> MetricsSnapshot:
 
 
 def find_end(scrapes: RoleScrapes) -> RoleScrapes:
-    """Find out by all scrapes of a server, failed ones too, whether it ended or restarted in the run.
+    """Return a server's scrapes without failed samples, and with when it ended or restarted in the run.
 
     The time is that of the first scrape that failed or showed it, else of the last sample; 0 without any.
     """

@@ -56,6 +56,7 @@ def parse_metrics_urls(texts: Sequence[str]) -> list[MetricsUrl]:
 
 
 def _parse_url(text: str) -> MetricsUrl:
+    """Parse ROLE=URL, with "" as name; raises UsageError for a wrong role, URL or path, and credentials."""
     role, equals, url = text.strip().partition("=")
     if not equals or role not in ROLES:
         what = "no role is named" if "://" in role or not equals else f"{quote_value(role)} is no role"
@@ -77,6 +78,7 @@ def _parse_url(text: str) -> MetricsUrl:
 
 
 def _list_names(place: MetricsUrl) -> tuple[str, str]:
+    """Return a server's short name, with its host's first label, and its whole one, both with the port."""
     host, port = read_host(place.origin), read_port(place.origin)
     whole = f"{f'[{host}]' if ':' in host else host}:{port}"
     try:
@@ -100,6 +102,7 @@ class RoleScraper(MetricsScraper):
         self._began_empty = self._empty
 
     def _read_answer(self, status: int, body: bytes, wanted: Container[str] | None) -> MetricLines:
+        """Select an answer's lines; of a run keep the body, until the server has restarted."""
         lines = super()._read_answer(status, body, wanted)
         self._empty = status == _OK and not body.strip()
         if wanted is None or lines.error or self._over:

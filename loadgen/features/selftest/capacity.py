@@ -299,7 +299,8 @@ def _find_capacity(
     """
     took_ns = 0
 
-    def wave(streams: int) -> Seen | str:
+    def try_streams(streams: int) -> Seen | str:
+        """Run a trial of one wave, about 0.4 s of messages each; return why it cannot or could not count."""
         nonlocal took_ns
         begin_ns = clock.now_ns()
         if begin_ns + _MARGIN * took_ns > deadline_ns:
@@ -319,8 +320,8 @@ def _find_capacity(
     guess = 1 << (max(1, int(messages_per_s * load.interval_ms / 1e3)).bit_length() - 1)
     if first.is_held(load.streams):
         held = Capacity(load.streams, first.tokens_per_s, False)
-        return search(held, max(2 * load.streams, guess), math.inf, wave)
-    return search(Capacity(0, 0.0, False), min(max(1, load.streams // 4), guess), load.streams, wave)
+        return search(held, max(2 * load.streams, guess), math.inf, try_streams)
+    return search(Capacity(0, 0.0, False), min(max(1, load.streams // 4), guess), load.streams, try_streams)
 
 
 def calibrate(load: SelftestLoad, client: SelftestClient, budget_s: float) -> tuple[Calibration, Capacity]:
@@ -362,10 +363,7 @@ def calibrate(load: SelftestLoad, client: SelftestClient, budget_s: float) -> tu
 def measure_client(
     load: SelftestLoad, transports: Sequence[str], budget_s: float = 5.0, workers: int = 1
 ) -> dict[str, Calibration]:
-    """Return the self-test of each transport by name, measured in `budget_s` divided equally.
-
-    Raises MeasureError.
-    """
+    """Return each transport's self-test by name, each in its share of `budget_s`; raises MeasureError."""
     each_s = budget_s / len(transports)
     return {
         transport: calibrate(load, SelftestClient(transport, workers), each_s)[0] for transport in transports

@@ -148,7 +148,7 @@ class ExportedValue(msgspec.Struct, frozen=True):
 
 
 def read_values(answer: ControlAnswer) -> tuple[tuple[ExportedValue, ...], str]:
-    """Read the values of an answer; else the reason, as the end of a sentence that begins with the URL."""
+    """Return an answer's values and "", else () and why, as the end of a sentence begun by the URL."""
     text = answer.body.decode("utf-8", "replace")
     lines = text.splitlines()
     selected = tuple(line for line in lines if read_name(line) in _BY_NAME)
@@ -166,6 +166,7 @@ def read_values(answer: ControlAnswer) -> tuple[tuple[ExportedValue, ...], str]:
 
 
 def _explain_no_power(lines: Sequence[str]) -> str:
+    """Explain that lines have no power: by the advice for their exporter, else by their first names."""
     names = list(dict.fromkeys(read_name(line) for line in lines if line and line[0] != "#"))
     for family in FAMILIES:
         if any(name.startswith(family.marks) for name in names):
@@ -178,7 +179,7 @@ def _explain_no_power(lines: Sequence[str]) -> str:
 
 @lru_cache(maxsize=64)  # many exporters answer with the same for seconds
 def _parse_lines(lines: tuple[str, ...]) -> tuple[ExportedValue, ...]:
-    """Parse selected lines, without repeated zones and absent values; raises ValueError for other lines."""
+    """Parse selected lines, without repeated zones, blanks and zeros; raises ValueError for other lines."""
     rows = []
     for line in lines:
         sample = parse_line(line)
@@ -247,7 +248,7 @@ class Counter(msgspec.Struct):
     def add(self, value_j: float, at_ns: int, wraps: bool) -> float | None:
         """Add a reading; return the total since the first, None if it was not updated since the last.
 
-        Where it wrapped, it is taken to have gone on at its pace. One that falls and does not wrap falls.
+        Where it wrapped, it is taken to have gone on at its pace. A fall without wraps lowers the total.
         """
         rise_j, passed_s = value_j - self.last_j, (at_ns - self.at_ns) / 1e9
         if rise_j == 0 or passed_s <= 0:
@@ -261,7 +262,7 @@ class Counter(msgspec.Struct):
 
 
 def ask_all(places: Sequence[Place], limit_s: float) -> Sequence[ControlAnswer]:
-    """Ask all exporters for their metrics at once, for `limit_s` at most."""
+    """Ask all exporters for their metrics at once, `limit_s` at most; a failure is an answer too."""
 
     async def ask(address: ServerAddress, path: str) -> ControlAnswer:
         async with address.client(limit_s) as client:
@@ -322,7 +323,7 @@ class PowerUrls(Sensor):
         return self._reading
 
     def read_state(self, pids: Callable[[], Sequence[int]]) -> MachineState:
-        """Read the GPUs' heat, clocks and what slows them, as last polled."""
+        """Read the GPUs' heat, clocks and what slows them, by a poll if one is due, else as last polled."""
         reading = self.read(())
         clocks = {"sm_mhz": "SM", "memory_mhz": "memory"}
         return MachineState(

@@ -62,7 +62,6 @@ class Sampler(msgspec.Struct, eq=False):
         state = read_machine_state(self.sensors, self.pids)
         if not probe:
             return state
-
         return replace(state, copy_gb_per_s=measure_copy_gb_per_s(state.available_bytes))
 
     def sample_idle(self, seconds: float) -> None:
@@ -106,9 +105,8 @@ class Sampler(msgspec.Struct, eq=False):
         )
         try:
             thread.start()
-            sampled.wait(
-                _BEGIN_S
-            )  # the first search and reading are the dearest: not during the first requests
+            # The first search and reading are the dearest: not during the first requests.
+            sampled.wait(_BEGIN_S)
         except RuntimeError as error:
             self.errors = (f"the sensors were not read: {error}",)
         try:
@@ -170,9 +168,8 @@ def measure_copy_gb_per_s(
     size = min(_ARRAY_BYTES, (available_bytes or 0) // _SHARE)
     if size < _LEAST_BYTES:
         return None
-    source, target = (
-        np.ones(size // 8, np.float64) for _ in range(2)
-    )  # every page is there before the first
+    # Every page is there before the first pass.
+    source, target = (np.ones(size // 8, np.float64) for _ in range(2))
     end_ns, fastest_ns = now_ns() + int(most_s * 1e9), 0
     for _ in range(_PASSES):
         began_ns = now_ns()

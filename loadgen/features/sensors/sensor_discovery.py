@@ -39,6 +39,7 @@ def find_sensors(root: Path = Path("/")) -> list[Sensor]:
 
 
 def _find_power_sensors(root: Path) -> list[Sensor]:
+    """Find the sensors of GPUs, the board and RAPL; an Absent stands for each that cannot be read."""
     devices = call_guarded("NVML", find_gpus, Absent)
     found: list[Sensor | None] = [devices]
     if (root / "dev/kfd").exists():  # ROCm's driver
@@ -74,13 +75,13 @@ def start_sensors(local: Local | None, options: Options, display: Display) -> Sa
 
 
 def list_ids(sensors: Sequence[Sensor]) -> list[str]:
-    """List what the GPUs and CPU packages of sensors are called in all the world, as exporters name them."""
+    """List the ids that exporters give to the sensors' GPUs (UUIDs) and CPU packages (paths of zones)."""
     readers = [read for sensor in sensors if (read := getattr(sensor, "list_ids", None)) is not None]
     return [each for read in readers for each in call_guarded("the GPUs' UUIDs", read, lambda _: [])]
 
 
 def read_device_memory_bytes() -> int | None:
-    """Read the GPU memory in use by all processes; None without GPU, or if one does not report it."""
+    """Read the memory in use on NVIDIA's GPUs, by all processes; None without one, or if one reports none."""
     devices = call_guarded("NVML", find_gpus, Absent)
     return (
         call_guarded("NVML", devices.read_used_bytes, lambda _: None) if isinstance(devices, Gpus) else None

@@ -156,7 +156,7 @@ class Window(msgspec.Struct, frozen=True, dict=True):
         return [min(self.samples, key=lambda s: max(self.begin_ns - s.at_ns, s.at_ns - self.end_ns))]
 
     def list_places(self, *quantities: Quantity, ever: bool = False) -> list[str]:
-        """List the places (GPU, rail, zone) of these quantities, sampled inside, or with `ever` around it."""
+        """List the places (GPU, rail, zone) of these quantities, sampled inside, with `ever` at any time."""
         samples = self.samples if ever else self.inside
         places = {where for s in samples for what, where in s.reading.values if what in quantities}
         return sorted(places, key=lambda where: (len(where), where))
@@ -194,10 +194,7 @@ class Window(msgspec.Struct, frozen=True, dict=True):
         return spreads
 
     def measure_held_back(self, left_out: Sequence[str] = ()) -> dict[str, float] | None:
-        """Return the share of samples with each `PLACE: REASON` of throttling; None if it is not reported.
-
-        Places in `left_out` are left out.
-        """
+        """Return the share of samples with each `PLACE: REASON`, without `left_out`; None if none reports."""
         reported = [s.reading.held_back for s in self.inside if s.reading.held_back is not None]
         if not reported:
             return None
@@ -361,7 +358,7 @@ def _name_sources(window: Window, places: Sequence[str]) -> str:
 def _describe_steps(window: Window, counters: Sequence[str]) -> str:
     """Describe how seldom an exporter updated its counters, and which share of the run that leaves unknown.
 
-    It is what lies beyond the first and last update, and a poll for when each of these was.
+    It is what lies beyond the first and last update, and a poll for each; "" if no counter has two updates.
     """
     quantities: dict[str, Quantity] = {
         where: "package_j" if where.startswith(CPU) else "energy_j" for where in counters
@@ -384,7 +381,7 @@ def _describe_steps(window: Window, counters: Sequence[str]) -> str:
 def list_series(samples: Sequence[Sample]) -> list[SampledSeries]:
     """Return the series of every sampled quantity and place; energy counters become power between readings.
 
-    Readings at which a counter fell, or no time had passed, are left out.
+    Left out are readings at which a counter fell or no time had passed, and power where energy is counted.
     """
     taken: dict[Key, list[tuple[int, float]]] = {}
     for sample in samples:

@@ -223,6 +223,7 @@ def _join_parts(
 
 
 def _make_row(part: _Part, shift: ClockShift) -> MergedShard:
+    """Make what the merged run stores of a shard, its begin by the first one's clock (0: it sent nothing)."""
     run, records = part.run, Records.from_records([]) if part.run is None else part.run.records
     client, (began_ns, _) = None if run is None else run.facts.client, measure_span_ns(records)
     return MergedShard(
@@ -429,7 +430,7 @@ RULES: dict[Join, Rule] = {
     Join.FIRST: lambda values, runs: values[0],
     Join.PRESENT: lambda values, runs: next(filter(None, values), values[0]),
     Join.COMMON: lambda values, runs: values[0] if all(value == values[0] for value in values) else None,
-    Join.DIFFERENT: lambda values, runs: _list_different(_select_sending(values, runs)),
+    Join.DIFFERENT: lambda values, runs: _join_different(_select_sending(values, runs)),
     Join.LINES: join_lines,
     # A line that all have stays as it is, else each has its shard.
     Join.WORDS: lambda values, runs: "; ".join(join_lines([[line] if line else [] for line in values], runs)),
@@ -442,7 +443,7 @@ RULES: dict[Join, Rule] = {
     Join.DIGEST: lambda values, runs: join_digests(values),
     Join.PLACES: lambda values, runs: tuple(sorted(chain.from_iterable(values))),
     Join.BY_NAME: lambda values, runs: {  # of each name the different texts of all
-        name: _list_different([texts.get(name, "") for texts in values])
+        name: _join_different([texts.get(name, "") for texts in values])
         for name in dict.fromkeys(chain.from_iterable(values))
     },
     # The first counters without an error, else the first there are.
@@ -490,7 +491,8 @@ def check_alike(runs: Sequence[ShardRun]) -> None:
             )
 
 
-def _list_different(values: Sequence[str]) -> str:
+def _join_different(values: Sequence[str]) -> str:
+    """Join the different texts by `; `, without empty ones: four, and how many more there are."""
     every = [value for value in dict.fromkeys(values) if value]
     more = len(every) - _MOST_NAMED
     return "; ".join(every[:_MOST_NAMED]) + f" and {more} more" * (more > 0)

@@ -56,7 +56,7 @@ def find_boot_id(boot: Path = _BOOT, namespace: Path = _TIME_NAMESPACE) -> str:
 
 
 def read_wall_error_ns() -> int:
-    """Return the kernel's bound on the wall clock's error (ns); -1: no program sets it."""
+    """Return the kernel's bound on the wall clock's error (ns); -1: no program sets it, or no Linux."""
     timex = _Timex()
     try:
         state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(timex))

@@ -34,7 +34,7 @@ _POLL_S = 0.1
 
 
 def check_options(options: Options) -> None:
-    """Raise UsageError for a start that has passed, and a shard without seed or URL, or `+SECONDS`."""
+    """Raise UsageError for a start that has passed, a shard without seed or URL, or one with `+SECONDS`."""
     start = options.start_at
     if start is not None:
         start.check(clock.SYSTEM_CLOCK.wall_ns())
@@ -68,10 +68,7 @@ class ShardSender(PlanSender):
         self.clocks, self.sleep = clocks, sleep
 
     def describe(self, known: Facts, made: Plan) -> Facts:
-        """Return the facts with the share that is sent, and a reading of the clock.
-
-        As they are without one.
-        """
+        """Return the facts with the share and a reading of the clock; as they are without --shard."""
         share, start = self.options.shard, self.options.start_at
         if share is None:
             return known

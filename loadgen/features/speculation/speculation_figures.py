@@ -145,6 +145,7 @@ def _take_server_mean(
 
 
 def _count_steps(counts: StepCounts) -> DraftCounts:
+    """Count tokens, steps and accepted tokens by the messages; no positions without a histogram."""
     tokens, steps = int(counts.tokens.sum()), int(counts.steps.sum())
     # A step of n tokens accepted the draft's first n − 1.
     reached = np.cumsum(counts.histogram[::-1])[::-1][2:] / max(int(counts.histogram.sum()), 1)
@@ -158,6 +159,7 @@ def _count_steps(counts: StepCounts) -> DraftCounts:
 
 
 def _count_reported(counts: StepCounts, records: Records) -> DraftCounts:
+    """Sum what the server reports of each request with a step; drafts None if one lacks them."""
     tokens, steps, some = int(counts.tokens.sum()), int(counts.steps.sum()), counts.steps > 0
     drafts, accepted = records.server_drafts[some], records.server_accepted_tokens[some]
     return DraftCounts(
@@ -252,9 +254,8 @@ def describe_speculation(result: Result, options: ReportOptions) -> Iterator[str
     if counters is not None:
         own = f"the server's counters: {counters.accepted}"
         if counters.drafts:
-            mean = (
-                1 + (counters.accepted or 0) / counters.drafts
-            )  # vLLM's, which leaves out steps without one
+            # vLLM's mean, which leaves out steps without a draft.
+            mean = 1 + (counters.accepted or 0) / counters.drafts
             own += f" of {counters.draft_tokens} in {counters.drafts} drafts ({mean:.3g} tokens a draft)"
         counted.append(own)
     if counted:

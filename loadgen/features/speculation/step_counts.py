@@ -83,7 +83,7 @@ class StepCounts(msgspec.Struct, frozen=True):
         return int(np.flatnonzero(self.histogram).max(initial=1))
 
     def complete_ends(self, records: Records) -> StepCounts:
-        """Return the counts with what the answers' ends cut off: an end cuts a step, a longer one more often.
+        """Return the counts with what the answers' ends cut off; as is if not `exact`, or of 1 token each.
 
         A last step of r tokens had r or more: as many as the mean of those steps of r or more that begin near
         the ends, with room for the longest one. The histogram is of the steps with that room.
@@ -129,8 +129,7 @@ class StepCounts(msgspec.Struct, frozen=True):
 def sum_over_time(counts: StepCounts, records: Records) -> tuple[Float64, Float64, Float64]:
     """Sum tokens, steps and spans (ns) of counted messages over the parts of a run, float64[parts] each.
 
-    Parts follow one another with as many messages each, and are no more than answers.
-
+    Parts follow one another with as many messages each: 20, or one an answer if fewer.
     Steps that are not messages are spread evenly over those of their answer, as are tokens that are not
     known. Raises ValueError if there is no step.
     """
@@ -230,7 +229,7 @@ def count_accepted(window: ServerWindow) -> int | None:
 
 
 def explain_hidden_steps(facts: Facts, counts: StepCounts) -> Evidence | None:
-    """Explain why the messages of a server that speculates are not its steps; None if they are.
+    """Explain why the messages of a server that speculates are not its steps; None if nothing shows it.
 
     A message may hold several steps (an interval, a buffer), or each token comes alone. A server whose drafts
     give as few tokens as that hardly accepts any past an answer's end.

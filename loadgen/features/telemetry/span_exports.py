@@ -194,7 +194,7 @@ def _too_large() -> Refused:
 
 
 def inflate(body: bytes, encoding: str) -> bytes:
-    """Return a body without its content encoding, none or gzip, 16 MiB at most; raises Refused."""
+    """Return a body without its content encoding: none, or gzip of 8 MiB at most; raises Refused."""
     if encoding.lower() in ("", "identity"):
         return body
     if encoding.lower() != "gzip":

@@ -199,6 +199,7 @@ class SpanSink:
             logging.getLogger(name).addFilter(self._reasons)
 
     def _send(self, records: Records, rows: Int64) -> None:
+        """Export the spans of some rows, and count them as sent or, with the first reason, as lost."""
         assert self._exporter is not None
         for span in list_spans(records, rows, self._labels):
             self._make(span)

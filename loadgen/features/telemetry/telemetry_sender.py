@@ -79,9 +79,9 @@ class Feed:
         self._follower.start()
 
     def finish(self, records: Records, patience_s: float, most_s: float = math.inf) -> None:
-        """Give the sink what it did not get of all records, and wait until it ended.
+        """Give the sink those of all records that it did not get, and wait until it took them, then `end`.
 
-        No longer than `most_s` seconds, nor than `patience_s` without progress.
+        It waits `most_s` seconds at most, and `patience_s` without progress.
         """
         self._over.set()
         self._thread = self._make_thread(lambda: self._give_rest(records))
@@ -95,7 +95,7 @@ class Feed:
         self.end()
 
     def end(self) -> None:
-        """End without giving the sink the rest; a thread that waits for its sink is left to itself."""
+        """Stop following; abandon an export under way, and wait 0.5 s at most for its thread."""
         self._over.set()
         if self._thread.is_alive() and not self._abandoned:
             self._abandoned = True
@@ -111,6 +111,7 @@ class Feed:
             self._guard(self._follow)
 
     def _give_rest(self, records: Records) -> None:
+        """Give the sink the records that the follower did not, once that has ended; none after an error."""
         if self._follower.is_alive():
             self._follower.join()
         if not self.error:
@@ -135,7 +136,7 @@ class Feed:
 
 
 def check_options(options: Options) -> None:
-    """Raise UsageError without the otel extra, if the SDK is off, or for a second traceparent."""
+    """Raise UsageError without the otel extra, for a disabled SDK, two traceparents, or a shard's spans."""
     flag = _find_flag(options)
     if not flag:
         return
@@ -165,10 +166,7 @@ def check_headers(options: Options, made: Plan) -> None:
 
 
 def begin_telemetry(options: Options, stack: ExitStack) -> Callable[[PlanSender], PlanSender]:
-    """Listen at the ports that were given, until `stack` ends; return what wraps the sender of a plan.
-
-    Raises UsageError.
-    """
+    """Listen at given ports until `stack` ends; return what wraps a plan's sender. Raises UsageError."""
     page = receiver = None
     if options.prometheus is not None:
         from loadgen.features.telemetry.prometheus_page import PrometheusPage
@@ -317,7 +315,6 @@ class TelemetrySender(PlanSender):
         receiver, spans, records = self.receiver, self.known.spans, self.outcome.records
         if receiver is None or spans is None:
             return ()
-
         join = SpanJoin(records, TraceIds(bytes.fromhex(spans.key)))
         quiet_s = _HURRIED_S if self.outcome.interrupted else _BATCH_S
         try:
@@ -340,6 +337,7 @@ class TelemetrySender(PlanSender):
         return tuple(_describe_received(join.mark(rows), len(rows) - int(ours.sum()), receiver))
 
     def _list_places(self) -> Iterator[str]:
+        """Yield a line on each place that telemetry goes to, or is received at."""
         if self.otel is not None:
             place = self.otel
             if place == BY_ENVIRONMENT:

@@ -214,6 +214,7 @@ class Shared:
             yield index
 
     def list_taken(self, count: int) -> list[int]:
+        """List the first `count` plan indices that this process took."""
         return [index - 1 for index in self._log[:count].tolist()]
 
     def list_claimed(self) -> list[int]:
@@ -221,6 +222,7 @@ class Shared:
         return self.list_taken(int(np.count_nonzero(np.frombuffer(self._log, np.int64))))
 
     def list_unanswered(self, sent: int, have: Collection[int]) -> list[int]:
+        """List those of the first `sent` requests taken that are not in `have`."""
         return [index for index in self.list_taken(sent) if index not in have]
 
 

@@ -122,6 +122,7 @@ class Workers:
         return tasks
 
     def _fork(self, tasks: list[WorkerTask]) -> None:
+        """Fork a worker for each task, each with a pipe, and add it to `runs`; raises OSError."""
         parent, pipes = os.getpid(), list[tuple[socket.socket, socket.socket]]()
         with FORKING:
             try:
@@ -207,10 +208,10 @@ class Workers:
                 continue
             passed_s, turn_ns = min((now_ns - turn_ns) / 1e9, _LONGEST_TURN_S), now_ns
             self._judge_silence(list(by_file.values()), passed_s, started)
-            self._count(progress)
+            self._note_totals(progress)
             yield
-        self._count(progress)
-        self._account(progress)
+        self._note_totals(progress)
+        self._journal_lost(progress)
         self.journal.finish()
 
     def _hear(self, run: WorkerRun) -> None:
@@ -230,7 +231,8 @@ class Workers:
                     f"cannot write the journal, measuring continues in memory: {message.journal_error}"
                 )
 
-    def _count(self, progress: Progress) -> None:
+    def _note_totals(self, progress: Progress) -> None:
+        """Sum all workers' totals and counters, for the display and the journal."""
         totals = Totals.join(run.task.totals.read() for run in self.runs)
         progress.note_totals(totals)
         progress.counters = self.counters
@@ -257,7 +259,7 @@ class Workers:
                 run.warned = True
                 _LOG.warning("%s shows no life (is it stopped?): measuring continues", run.name)
 
-    def _account(self, progress: Progress) -> None:
+    def _journal_lost(self, progress: Progress) -> None:
         """Journal a failed record for each request lost with a worker; add a line to `lost` per worker."""
         duration_ns = self.watch.rules.duration_ns(self.plan.profile.duration_ns)
         for run in self.runs:
