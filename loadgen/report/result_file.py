@@ -112,9 +112,10 @@ def _make_ours(
     """
     parts: dict[str, Callable[[], Any]] = {"metrics": lambda: metrics, **derived}
     if detailed:
-        ids = list_request_ids(facts, records.index)
-        stored = ids if any(ids) else None
-        parts["per_request"] = lambda: {"success": records.ok.tolist(), "request_ids": stored}
+        parts["per_request"] = lambda: {
+            "success": records.ok.tolist(),
+            "request_ids": ids if any(ids := list_request_ids(facts, records.index)) else None,
+        }
     broken: list[Broken] = []
 
     def check(make: Callable[[], Any]) -> Any:

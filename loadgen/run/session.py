@@ -128,9 +128,8 @@ class Session(msgspec.Struct, frozen=True):
         It raises nothing for what cannot be written or made: that is among the errors. The journal is removed
         once it is written elsewhere; a signal waits for that, a second one does not.
         """
-        secrets, interrupts = self.access.secrets, self.interrupts
         return followup.write_run(
-            run, directory, self.options, self.local, secrets, interrupts, explain, layout
+            run, directory, self.options, self.local, self.access.secrets, self.interrupts, explain, layout
         )
 
     def show_first(self, workload: Profile, seed: Seed) -> str:

@@ -232,7 +232,7 @@ def test_a_figure_that_is_no_number_costs_itself_alone() -> None:
 
 def test_vllms_keys_come_out_where_nothing_of_ours_does(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = stored(DERIVED)
-    monkeypatch.setattr("loadgen.report.result_file._list_successes", broken_one)
+    monkeypatch.setattr("loadgen.report.result_file.list_request_ids", broken_one)
     left = stored(dict.fromkeys(DERIVED, broken_one))
     assert set(left["loadgen"].pop("failed_parts")) == {*DERIVED, "per_request"}
     assert {key: value for key, value in left.items() if key != "loadgen"} == {
