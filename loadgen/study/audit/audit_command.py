@@ -159,10 +159,11 @@ def list_audit_passages(findings: Sequence[RunFindings], explain: bool = False) 
 
 
 def _list_cells(audited: RunFindings) -> list[str]:
+    """List a run's cells behind its name: load, tok/s, mean or median TTFT and TPOT, roof, verdict."""
     run, share = audited.reported, audited.roofline
     speed = next((value for key in _SPEEDS if (value := run.figure(key)) is not None), None)
     figures = [
-        _format_number(value) for value in (speed, _read_latency(run, "ttft"), _read_latency(run, "tpot"))
+        _format_number(value) for value in (speed, _find_average(run, "ttft"), _find_average(run, "tpot"))
     ]
     worst = audited.findings[0].rule if audited.findings else None
     named = worst.code if worst and worst.severity is not Severity.NOTE else ""
@@ -183,7 +184,7 @@ def _format_share(share: float) -> str:
     return f"{share:.0f}×" if share < 999.5 else ">999×"
 
 
-def _read_latency(run: Reported, key: str) -> float | None:
+def _find_average(run: Reported, key: str) -> float | None:
     mean = run.figure(f"mean_{key}_ms")
     return run.figure(f"median_{key}_ms") if mean is None else mean
 
@@ -218,6 +219,7 @@ def _make_run_passage(audited: RunFindings, explain: bool) -> Passage | None:
 
 
 def _list_remarks(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
+    """Yield the lines below the table: machines, checks not made; with `explain` weights, else remarks."""
     ceilings = [audited.ceiling for audited in findings if audited.ceiling is not None]
     machines = {ceiling.machine.name: ceiling.machine for ceiling in ceilings}
     for machine in machines.values():
@@ -270,13 +272,14 @@ def _tally_reasons(what: str, reasons: Iterable[str]) -> Iterator[str]:
 
 
 def _encode_run(audited: RunFindings) -> dict[str, Any]:
+    """Make a run's object of plain values; a number that is not finite is None."""
     run, ceiling = audited.reported, audited.ceiling
     return {
         "name": run.name,
-        "load": {key: _keep_finite(value) for key, value in run.load.json().items()},
+        "load": {key: _encode_value(value) for key, value in run.load.json().items()},
         "checkpoint": run.checkpoint,
         **{key: getattr(run, key) for key in ("source", "told_by", "engine", "machine")},
-        "figures": {key: _keep_finite(run.figures[key]) for key in run.figures},
+        "figures": {key: _encode_value(run.figures[key]) for key in run.figures},
         "level": audited.level.value,
         "not_checked": list(audited.unchecked),
         "simulated": bool(run.simulated),
@@ -288,7 +291,7 @@ def _encode_run(audited: RunFindings) -> dict[str, Any]:
     }
 
 
-def _keep_finite(value: Any) -> Any:
+def _encode_value(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if isinstance(value, int | float | str | None) else str(value)

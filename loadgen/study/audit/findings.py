@@ -54,7 +54,7 @@ _NAMED = 3  # of those that are equal
     Source.PAGE,
 )
 def duplicate(run: AuditedRun) -> Evidence | None:
-    """Find evidence that another run of the page has the same six or more times to the digit."""
+    """Find evidence that the duration and latencies, six or more, equal those of another run of the page."""
     own = list_fractions(run.reported)
     if len(own) < ALIKE_FIGURES:
         return None
@@ -180,7 +180,7 @@ def warm_cache(run: AuditedRun) -> Evidence | None:
     alone = load.max_concurrency == 1 or run.requests == 1
     if not alone or not length or length < LEAST_PROMPT or not ttft_ms:
         return None
-    prompts = next((same for other in run.same_checkpoint if (same := _find_earlier_run(run, other))), None)
+    prompts = next((same for other in run.same_checkpoint if (same := _describe_reuse(run, other))), None)
     by_load = _compare_with_load(run, ttft_ms, FAR_BELOW if prompts else FARTHER_BELOW)
     parts = [by_load] if by_load else []
     prefill = bound.compare_prefill(run.ceiling, run.reported.figures, load) if run.ceiling else None
@@ -193,8 +193,8 @@ def warm_cache(run: AuditedRun) -> Evidence | None:
     return f"{prompts}; TTFT {ttft_ms:g} ms, where {below}: a prefix cache hit"
 
 
-def _find_earlier_run(run: AuditedRun, other: AuditedRun) -> Evidence | None:
-    """Write how the prompts of `run` are the first of `other`, by counts, digest or seed; None if unknown."""
+def _describe_reuse(run: AuditedRun, other: AuditedRun) -> Evidence | None:
+    """Write that `run` had the first prompts of `other`, by counts, digest or seed; None if none shows it."""
     own, its, of = run.workload, other.workload, other.reported.load.name or "the other load"
     if own is None or its is None:
         ours, theirs = run.reported, other.reported
@@ -219,7 +219,7 @@ def _are_as_long(run: AuditedRun, other: AuditedRun) -> bool:
 
 
 def _compare_with_load(run: AuditedRun, ttft_ms: float, times: float) -> Evidence | None:
-    """Write which full load leaves each prompt more than `times` the TTFT, in ms; None if none does."""
+    """Write how long a full load of the checkpoint leaves each prompt, if over `times` TTFT; else None."""
     for other in run.same_checkpoint:
         left_ms = other.prefill_left_ms
         if not left_ms or left_ms <= times * ttft_ms or not _are_as_long(run, other):
@@ -244,10 +244,7 @@ _WHOLE = re.compile(r"(?<![\w./-])(\d{3,6})\s?[/x]\s?(\d{2,6})(?![\w./-])")
 
 
 def find_nominal_lengths(run: Reported) -> tuple[float, float] | None:
-    """Find the tokens of a prompt and an answer that a run asked for, else that a name has; None if neither.
-
-    Names are those of the load, the run, the model, the file and its directory, in this order.
-    """
+    """Find prompt and answer tokens asked for, else named by load, run, model, file or folder; else None."""
     load = run.load
     if load.asked_input_len and load.asked_output_len:
         return float(load.asked_input_len), float(load.asked_output_len)
@@ -263,10 +260,7 @@ def find_nominal_lengths(run: Reported) -> tuple[float, float] | None:
 
 
 def compute_tolerance(requests: float) -> float:
-    """Compute how far a mean of lengths from [0.8 L, L] is from 0.9 L by chance, as a share of L.
-
-    Four standard errors: 4 · (1 − 0.8) / √12 / √n.
-    """
+    """Compute four standard errors of a mean of `requests` lengths from [0.8 L, L], as a share of L."""
     return _DEVIATIONS * (1 - LOWEST) / math.sqrt(12 * requests)
 
 
@@ -351,7 +345,7 @@ def slow_kernel(run: AuditedRun) -> Evidence | None:
 
 
 def _find_excess(run: AuditedRun, above: float, most: float) -> Evidence | None:
-    """Find evidence of decoding `above` to `most` times beyond the memory bus, which no draft explains."""
+    """Find evidence of decoding over `above` and up to `most` times the memory bus, unless by a draft."""
     excess = _measure_excess(run)
     if excess is None or not above < excess.times / run.unstated_draft <= most or _may_draft(run, excess):
         return None
@@ -573,10 +567,7 @@ ROOFLINE, RELATIONS = CHECKABLE = ("roofline", "relations")
 
 
 def list_unchecked(run: AuditedRun) -> tuple[str, ...]:
-    """List what could not be checked in a run: the roofline, the relations between its figures, or both.
-
-    A run of ours was judged from every arrival: only its roofline may be lacking.
-    """
+    """List what could not be checked: "roofline", "relations" between figures (of ours never), or both."""
     lacking, figures, load = list[str](), run.reported.figures, run.reported.load
     if run.ceiling is None or (
         bound.compare_decode(run.ceiling, figures, load) is None

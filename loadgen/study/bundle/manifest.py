@@ -107,9 +107,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def make_manifest(parts: Iterable[BundlePart], directory: Path, left: Iterable[str]) -> Manifest:
-    """Make the manifest of parts whose files lie in a directory; `left` are names of KINDS, and ANSWERS.
+    """Make the manifest of parts whose files lie in a directory; `left` names what was left out.
 
-    Raises UsageError where a result is damaged.
+    Names are keys of KINDS, ANSWERS or REPORT, else KeyError. Raises UsageError where a result is damaged.
     """
     known = tuple(sorted(parts, key=lambda part: part.name))
     names = (part.name for part in known if PurePosixPath(part.name).name == RESULT)
@@ -125,6 +125,7 @@ def make_manifest(parts: Iterable[BundlePart], directory: Path, left: Iterable[s
 
 
 def _describe_run(path: Path, name: str) -> tuple[BundledRun, bool]:
+    """Return a run by its result at `path`, and whether that has answers; raises UsageError naming `name`."""
     try:
         ours = read_mapping(json.loads(read_file_bytes(path, LARGEST_RESULT))[OURS])
         version = read_count(ours["definitions_version"])
@@ -141,7 +142,7 @@ def _describe_run(path: Path, name: str) -> tuple[BundledRun, bool]:
 
 
 def find_kind(path: str) -> str:
-    """Return the name of the kind of a file by its path below a place."""
+    """Return the key in KINDS of a file by its path below a place; "*" of one that is no part of a run."""
     return next(name for name, kind in KINDS.items() if re.fullmatch(kind.pattern, path, re.DOTALL))
 
 
@@ -159,9 +160,10 @@ def read_manifest(raw: bytes) -> Manifest:
 
 
 def check_parts(manifest: Manifest, file_bytes: int) -> None:
-    """Check the parts' names and sizes before one is read; raises ChangedBundle.
+    """Raise ChangedBundle if parts of these names, order and sizes cannot be a bundle's; none is read.
 
-    A name has no `..`, no root, no link; a file of `file_bytes` has at most 100 × as many in its parts.
+    A result needs arrivals next to it, texts need `with_text`, and a file of `file_bytes` has at most 100
+    times as many, and 16 MiB, in its parts.
     """
     parts = manifest.parts
     names = [part.name for part in parts]
@@ -188,7 +190,7 @@ def check_parts(manifest: Manifest, file_bytes: int) -> None:
 
 
 def is_part_name(name: str) -> bool:
-    """Whether a name is that of a file in a folder: plain words between single slashes, none left out."""
+    """Whether a name is 2 to 8 plain words between single slashes, none of them empty or `interrupted`."""
     words = name.split("/")
     if not 2 <= len(words) <= _DEEPEST:
         return False

@@ -54,7 +54,7 @@ class OpenBundle(msgspec.Struct, frozen=True):
         return str(self.path) if inside == "." else f"{self.path}:{inside}"
 
     def has(self, name: str) -> bool:
-        """Whether a part is a file, or lies in a folder, whose name begins so."""
+        """Whether below a part's first folder a file or folder has a name that begins with `name`."""
         words = (word for part in self.manifest.parts for word in part.name.split("/")[1:])
         return any(word.startswith(name) for word in words)
 
@@ -125,6 +125,7 @@ def unpack_bundle(path: Path, directory: Path) -> OpenBundle:
 
 
 def _unpack_parts(file: BinaryIO, directory: Path) -> Manifest:
+    """Unpack a zip that was read to its end, and return its manifest; raises as `open_bundle`."""
     size = file.tell()
     try:
         archive = ZipFile(file)
@@ -153,6 +154,7 @@ def _unpack_parts(file: BinaryIO, directory: Path) -> Manifest:
 
 
 def _unpack_part(archive: ZipFile, info: ZipInfo, part: BundlePart, place: Path) -> None:
+    """Unpack a part to `place`; raises ChangedBundle if its header, bytes or SHA-256 are not as stated."""
     stated = info.orig_filename, info.file_size, info.external_attr >> 16
     if stated != (part.name, part.size_bytes, _MODE) or info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
         raise ChangedBundle(f"{part.name} or its header was changed")
@@ -168,7 +170,7 @@ def _unpack_part(archive: ZipFile, info: ZipInfo, part: BundlePart, place: Path)
 
 
 def find_only_run(path: Path) -> Path:
-    """Return the directory of a bundle's run if it has one alone; any other path as it is."""
+    """Return the directory of a bundle's only run; the path itself of several runs, or if it is no bundle."""
     if not is_bundle_file(path):
         return path
     opened = open_bundle(path)

@@ -46,11 +46,12 @@ def sign(bundle: Path, key: Path) -> Path:
 
 
 def check_signature(bundle: Path, sha256: str, allowed: Path | None) -> str:
-    """Check the signature of a bundle whose bytes had this SHA-256, and say whose it is; "" without one.
+    """Check the signature of a bundle whose bytes had this SHA-256, and return a line on whose it is.
 
-    `allowed` is a file of allowed signers, as ssh-keygen reads it: all its names for the key are said. Raises
-    ChangedBundle, also where the bundle has other bytes by now, or UsageError if ssh-keygen or the
-    file is missing.
+    Without `allowed` the line has the key alone, and is "" if the bundle is unsigned. With it, a file of
+    allowed signers as ssh-keygen reads it, the line has all its names for the key. Raises ChangedBundle if
+    the signature is wrong, or missing with `allowed`, or the bundle has other bytes by now; UsageError if
+    ssh-keygen or the file is missing.
     """
     place = find_signature(bundle)
     if allowed is not None and not allowed.is_file():
@@ -62,7 +63,7 @@ def check_signature(bundle: Path, sha256: str, allowed: Path | None) -> str:
     if place.stat().st_size > _MOST_BYTES:
         raise ChangedBundle(f"{place} is no signature: it has more than {_MOST_BYTES >> 10} KiB")
     if allowed is None:
-        ended = _run(bundle, sha256, "check-novalidate", place)
+        ended = _run_keygen(bundle, sha256, "check-novalidate", place)
         key = re.search(r"SHA256:\S+", ended.stdout)
         if ended.returncode or key is None:
             raise ChangedBundle(f"{bundle}: its signature is wrong: {_explain(ended)}")
@@ -76,7 +77,7 @@ def check_signature(bundle: Path, sha256: str, allowed: Path | None) -> str:
     if not names:
         raise ChangedBundle(f"{bundle}: its signature is of no one in {allowed}")
     tried = {
-        name: _run(bundle, sha256, "verify", place, "-f", str(allowed), "-I", name)
+        name: _run_keygen(bundle, sha256, "verify", place, "-f", str(allowed), "-I", name)
         for name in names[:_MOST_NAMES]
     }
     signers = [name for name, ended in tried.items() if not ended.returncode]
@@ -86,7 +87,7 @@ def check_signature(bundle: Path, sha256: str, allowed: Path | None) -> str:
 
 
 def _list_names(allowed: Path, place: Path) -> Iterator[str]:
-    """Yield the names of each line of allowed signers with a signature's key; not each may sign this."""
+    """Yield the names next to a signature's key in allowed signers' first 10,000 lines; not each may sign."""
     signature = place.read_bytes()
     for line in allowed.read_text("utf-8", "replace").splitlines()[:_MOST_LINES]:
         if (found := _SIGNER.match(line.strip())) is not None:
@@ -95,10 +96,10 @@ def _list_names(allowed: Path, place: Path) -> Iterator[str]:
                     yield from found[1].strip('"').split(",")
 
 
-def _run(
+def _run_keygen(
     bundle: Path, sha256: str, action: str, signature: Path, *words: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run ssh-keygen on a bundle's bytes and its signature; raises ChangedBundle if they are others now."""
+    """Run ssh-keygen on a bundle's bytes; raises ChangedBundle if it accepts some of another SHA-256."""
     command = [_find_tool(), "-Y", action, *words, "-n", NAMESPACE, "-s", str(signature)]
     digest, pipe = hashlib.sha256(), subprocess.PIPE
     with (

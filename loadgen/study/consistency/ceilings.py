@@ -36,10 +36,7 @@ class Hardware(msgspec.Struct, frozen=True):
     def find(
         cls, key: str | None = None, bandwidth_gb_per_s: float | None = None, config: str | None = None
     ) -> Hardware:
-        """Find the machine of a key, of a bandwidth or of a key with that bandwidth, and check a config.json.
-
-        What is not given is None; raises UsageError for an unknown key and for a file that is no model's.
-        """
+        """Find the machine of a key, a bandwidth or both, and check a config.json; raises UsageError."""
         file = None if config is None else expand_path(config)
         if file is not None:
             models.read_architecture(file)
@@ -87,6 +84,7 @@ class Ceilings:
         return (made, "") if isinstance(made, Ceiling) else (None, made)
 
     def _compute(self, run: Reported, config: Path | None) -> Ceiling | str:
+        """Estimate a run's ceiling by its name, machine and `config`; else return why there is none."""
         if self.machine is None and run.simulated:
             return "no model runs in a simulation"
         machine = machines.settle_machine(self.machine, run.machine)
@@ -128,10 +126,7 @@ def add_ceilings(reported: Sequence[Reported], hardware: Hardware) -> tuple[list
 
 
 def find_weights(model: str) -> Weights | None:
-    """Find or compute a checkpoint's weights by its name, stored as its ending says, else as the table does.
-
-    A name that is a checkpoint's directory is weighed by its files; None if shape or storage is unknown.
-    """
+    """Estimate weights by a checkpoint's name or directory; None if its shape or storage is unknown."""
     try:
         return estimate_ceiling(model, machines.make_machine(1.0)).weights
     except UsageError:

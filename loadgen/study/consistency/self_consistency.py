@@ -66,7 +66,7 @@ def figures_disagree(run: AuditedRun) -> Evidence | None:
 
 
 def _find_longer_answers(run: AuditedRun) -> Evidence | None:
-    """Find evidence that there are more output tokens a second than requests a second can have."""
+    """Find evidence that output tokens/s are over 5 % above requests/s times the tokens of an answer."""
     rate, speed, most = run.interval("request_throughput"), run.interval("output_throughput"), run.most_tokens
     counted = run.interval("duration") is not None and run.interval("total_output_tokens") is not None
     if not run.alike or rate is None or speed is None or not most or counted:
@@ -79,6 +79,7 @@ def _find_longer_answers(run: AuditedRun) -> Evidence | None:
 
 
 def _list_rates(run: AuditedRun) -> Iterator[tuple[str, Interval, Interval, Interval]]:
+    """Yield key, rate, total of its counts, and duration, where known; none of a client unlike vLLM's."""
     duration = run.interval("duration")
     if not run.alike or duration is None or not duration.low:
         return
@@ -151,7 +152,7 @@ def longer_than_the_run(run: AuditedRun) -> Evidence | None:
     "figures of two runs were mixed, or edited by hand: get the client's own result file",
 )
 def counts_disagree(run: AuditedRun) -> Evidence | None:
-    """Find evidence that answered and failed requests add up to more than there were."""
+    """Find evidence that a file's answered and failed requests are more than there were; None of a page."""
     n, asked, failed = run.requests, _count_sent(run), run.figure("failed") or 0.0
     if n is None or asked is None or run.reported.told_by == PAGE or n + failed <= asked:
         return None
@@ -179,6 +180,7 @@ def _find_disorder(run: AuditedRun, key: str, word: str) -> Iterator[Evidence]:
 
 
 def _find_impossible_spread(run: AuditedRun, key: str, word: str, mean: Interval) -> Iterator[Evidence]:
+    """Yield evidence that n requests of this mean cannot have the printed deviation or percentiles."""
     n, ranks, spread = run.requests, dict(_list_ranks(run, key)), run.interval(f"std_{key}_ms")
     if not n or not run.alike or SELECTABLE[key].of != "requests":
         return
@@ -200,6 +202,7 @@ def _find_impossible_spread(run: AuditedRun, key: str, word: str, mean: Interval
 
 
 def _list_ranks(run: AuditedRun, key: str) -> Iterator[tuple[float, Interval]]:
+    """Yield each percentile of a latency as (rank, values); the minimum is of rank 0, the maximum of 100."""
     names = {f"min_{key}_ms": 0.0, f"median_{key}_ms": 50.0, f"max_{key}_ms": 100.0}
     for name in run.reported.figures:
         match = re.fullmatch(rf"p([\d.]+)_{key}_ms", name)
@@ -238,7 +241,7 @@ def beyond_schedule(run: AuditedRun) -> Evidence | None:
 
 
 def _find_seconds(run: AuditedRun) -> Evidence | None:
-    """Find evidence that latencies in seconds are called milliseconds: in seconds they fill a closed loop."""
+    """Find evidence that seconds are called ms: they fill a closed loop, or TTFT is far below a TPOT."""
     limit, rate = run.reported.load.max_concurrency, run.figure("request_throughput")
     speed, ttft, tpot = (run.figure(key) for key in ("output_throughput", "mean_ttft_ms", "mean_tpot_ms"))
     if not run.alike or run.paced or not limit or not speed or not tpot:
@@ -511,6 +514,7 @@ def _list_impossible(run: AuditedRun) -> Iterator[Evidence]:
 
 
 def _list_draft_contradictions(run: AuditedRun) -> Iterator[Evidence]:
+    """Yield evidence that a draft's acceptance length is below 1, or is not what its counts give."""
     length = run.figure("spec_decode_acceptance_length") or run.figure("accept_length")
     if length and length < 1 - _ROUNDED and length != -1:
         yield f"an acceptance length of {length:g}: a pass gives one token at least"

@@ -76,10 +76,7 @@ class Page:
 
 
 def find_usual(values: Iterable[Value | None]) -> Value | None:
-    """Return the value that more than half of some values are, of at least three; else None.
-
-    None among them counts as a value, so the result is None too where most are None.
-    """
+    """Return the value of over half of three or more values, None counted as one; else None."""
     counted = Counter(values)
     if not counted:
         return None
@@ -226,10 +223,10 @@ class AuditedRun:
 
     @cached_property
     def prefill_left_ms(self) -> float | None:
-        """The milliseconds that a full load leaves for each prompt.
+        """The milliseconds that a full load leaves for each prompt; None of any other load.
 
         (duration − tokens ÷ concurrency · median ITL) ÷ requests, the median gap taken for a step without
-        prefill. Only of a closed loop at 2 or more that was held full, with messages of one token.
+        prefill. Full is a closed loop at 2 or more, held to 85 %, with messages of one token.
         """
         n, tokens, duration = self.requests, self.figure("total_output_tokens"), self.figure("duration")
         step, limit = self.figure("median_itl_ms"), self.reported.load.max_concurrency
@@ -328,10 +325,7 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 def recognise_workload(requests: int, total_input_tokens: int) -> Workload | None:
-    """Recognise a known workload by its number of requests and input tokens; None if it is not one.
-
-    A total that lacks fewer than 20 tokens of whole lengths identifies nothing.
-    """
+    """Recognise a workload by requests and input tokens; None if unknown, or under 20 tokens are missing."""
     if not 0 < requests <= PROMPTS:
         return None
     for client, lengths in _read_workloads().items():

@@ -136,10 +136,7 @@ def count_failures(errors: object) -> int | None:
 
 
 def list_other_counts(client: str, own: float | None, server: float | None, times: int = 1) -> Iterator[str]:
-    """Yield that a server reported over 5 % more or fewer generated tokens than its client counted.
-
-    Both are totals, or means of `times` requests.
-    """
+    """Yield a remark if a client's tokens and the server's, totals or means of `times`, are 5 % apart."""
     if own and server and abs(own / server - 1) > _FAR_TOKENS:
         yield (
             f"{client}: its tokenizer counted {own * times:.0f} generated tokens, over which its rates and "
@@ -233,14 +230,14 @@ def make_run(
 
 
 def make_client_load(fields: dict[str, Any]) -> Load:
-    """Make a load of its fields; a closed loop's rate, where none is given, is infinite."""
+    """Make a load of its fields; without a rate a closed loop gets an infinite one, set in `fields` too."""
     if fields.get("request_rate_per_s") is None and fields.get("max_concurrency"):
         fields["request_rate_per_s"] = math.inf
     return Load(**fields)
 
 
 def drop_unmeasured(figures: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the figures that were measured, and a remark on each latency whose mean is 0: it was not."""
+    """Return figures without None (but of a limit) and latencies of mean 0, and a remark on each latency."""
     empty = [figure for figure in COMMON if is_zero(figures.get(figure.statistic("mean")))]
     unmeasured = tuple(f"_{figure.suffix}" for figure in empty)
     measured = {
@@ -313,10 +310,7 @@ def find_next_to(paths: Iterable[Path], pattern: re.Pattern[str]) -> str:
 
 
 def read_csv_rows(text: str, path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a CSV text that are not empty, with their line numbers.
-
-    Raises UsageError of a text that is not valid CSV; `path` is named in it.
-    """
+    """Yield line number and cells of each CSV row that is not empty; raises UsageError naming `path`."""
     reader = csv.reader(io.StringIO(text.lstrip("\n")), delimiter=delimiter)
     try:
         yield from ((reader.line_num, cells) for cells in reader if cells)
@@ -331,10 +325,7 @@ def check_results(path: Path, count: int) -> None:
 
 
 def decode_text(raw: bytes, path: Path) -> str:
-    """Decode bytes: by their byte-order mark, else UTF-8, else Latin-1.
-
-    Raises UsageError of compressed or binary bytes, and where the mark is wrong.
-    """
+    """Decode by byte-order mark, else UTF-8, else Latin-1; UsageError if compressed, binary or damaged."""
     packed = next((name for magic, name in _PACKED.items() if raw.startswith(magic)), None)
     if packed is not None:
         raise UsageError(f"{path} is compressed ({packed}): unpack it first")

@@ -243,6 +243,7 @@ class _Reading:
         return count
 
     def _tell_progress(self) -> None:
+        """Write how far it is to the standard error, if it is time for the next line."""
         if self.shows_progress and time.monotonic() - self.begun_s >= self.wait_s:
             self.wait_s = min(2 * self.wait_s, self.wait_s + _MOST_WAIT_S)
             read = (
@@ -251,6 +252,7 @@ class _Reading:
             print_text(f"loadgen: reading {self.current}: {read} so far", sys.stderr)
 
     def _read_bundle(self, path: Path) -> None:
+        """Read the runs of a bundle, and note a search or quality in it, which only `verify` checks."""
         self.bundles.append(reading.open_bundle(path))
         self._read_directory(self.bundles[-1].directory)
         stated = [name for name in (LIMIT, "quality") if self.bundles[-1].has(name)]
@@ -273,6 +275,7 @@ class _Reading:
         return None
 
     def _read_run(self, directory: Path) -> None:
+        """Read the run of a directory, with its ladder's speed and its quality; of a bundle all again."""
 
         def read() -> None:
             bundled = any(directory.is_relative_to(each.directory) for each in self.bundles)

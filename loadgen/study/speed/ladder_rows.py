@@ -46,7 +46,7 @@ _PLACE = (
 
 
 def make_speed_row(run: Result, formula: str) -> SpeedRow:
-    """Make the row of one rung, tokens and seconds summed over its repeats; else the note has the reason.
+    """Make the row of one rung, by tokens and seconds of its successful requests; without any a note why.
 
     A request's time is from its first byte sent to the last received, prefill included. TTFT and decoding are
     those of the run's report: means over the rung's requests; None where nothing was streamed.
@@ -110,10 +110,7 @@ def name_backend(engine: str) -> str:
 
 
 def find_setting(facts: Facts) -> EngineSetting | None:
-    """Return the engine's settings by the flags it was started with here; None where there are none.
-
-    Flags of its place, as the port, are left out; the pages' words come first.
-    """
+    """Return the flags an engine was started with here, without host, port or model; None without any."""
     if facts.launched is None:
         return None
     command, image = facts.launched.command, facts.launched.image
@@ -131,7 +128,7 @@ def find_setting(facts: Facts) -> EngineSetting | None:
 
 
 def _find_memory(facts: Facts) -> Memory | None:
-    """Return the server's peak in MB, on the GPU, else the host's; None if unmeasured, or if it takes all."""
+    """Return the server's peak MB, on the GPU, else the host's; None if unknown, or an engine takes all."""
     engine = engines.find_by_name(facts.server.engine)
     if engine.takes_all_memory or facts.sensed is None:
         return None
@@ -140,7 +137,7 @@ def _find_memory(facts: Facts) -> Memory | None:
 
 
 def list_remarks(run: Result, known: Collection[str] = ()) -> Iterator[str]:
-    """Yield what a reader of any row must know: simulation, failures, doubts but for those `known`."""
+    """Yield what a reader of any row must know: simulation, failures, all doubts unless each is `known`."""
     yield from _list_failures(run)
     if run.records.ok.any() and not set(run.verdict.reasons) <= set(known):
         yield _describe_doubts(run)
@@ -155,6 +152,7 @@ def _list_failures(run: Result) -> Iterator[str]:
 
 
 def _list_notes(run: Result) -> Iterator[str]:
+    """Yield a rung's notes: simulation, failures, streams, lengths not as asked, host memory, doubts."""
     records, profile = run.records, run.facts.profile
     ok = records.ok
     yield from _list_failures(run)
@@ -481,7 +479,7 @@ def make_batch_row(run: Result, test: BatchTest, directory: str) -> BatchRow:
 
 
 def measure_batch(run: Result, test: BatchTest) -> BatchFigures:
-    """Measure the one batch that a run is, over its successful requests with a first token."""
+    """Measure the one batch that a run is, by its successful requests with a first token; empty without."""
     records, each = run.records, PerRequest.from_records(run.records, run.ask)
     begun = np.flatnonzero(each.has_ttft)
     if not len(begun):
@@ -536,10 +534,10 @@ def draw_batches(rows: Sequence[BatchRow], form: str) -> str:
                 {
                     "model": " ".join(filter(None, (row.model, row.quantization))),
                     "test": row.test.name(kind),
-                    "total": _format(row.list_samples(kind, of_each=False)),
-                    "each": _format(row.list_samples(kind, of_each=True)),
-                    "peak": "" if is_prompt else _format(peaks),
-                    "ttft": _format(row.list_times("ttft_ms")) if is_prompt else "",
+                    "total": _format_mean(row.list_samples(kind, of_each=False)),
+                    "each": _format_mean(row.list_samples(kind, of_each=True)),
+                    "peak": "" if is_prompt else _format_mean(peaks),
+                    "ttft": _format_mean(row.list_times("ttft_ms")) if is_prompt else "",
                     "cached": "" if row.cached_tokens is None else str(row.cached_tokens),
                     "note": row.note,
                 }
@@ -547,7 +545,8 @@ def draw_batches(rows: Sequence[BatchRow], form: str) -> str:
     return draw_cells(cells, _BATCH_COLUMNS, form, _BATCH_NOTES)
 
 
-def _format(samples: Sequence[float]) -> str:
+def _format_mean(samples: Sequence[float]) -> str:
+    """Write a mean, with ± the population's deviation of several; "" without a sample."""
     if not samples:
         return ""
     spread = f" ± {np.std(samples):.2f}" if len(samples) > 1 else ""
@@ -556,7 +555,7 @@ def _format(samples: Sequence[float]) -> str:
 
 def describe_batch(row: BatchRow) -> str:
     """Describe a test as it ends: `pp2048 @ d4096 (c2): 5012.33 t/s, tg 61.20 t/s`, and its note."""
-    speeds = (f"{_format(row.list_samples(kind, of_each=False)) or '-'} t/s" for kind in row.kinds)
+    speeds = (f"{_format_mean(row.list_samples(kind, of_each=False)) or '-'} t/s" for kind in row.kinds)
     shown = f", {GENERATION} ".join(speeds) if row.batches else "-"
     return f"{row.test.name(PROMPT)}: {shown}" + (f" ({row.note})" if row.note else "")
 
@@ -578,7 +577,7 @@ _TIMES = {"ttfr": "ttfr_ms", "est_ppt": "ttfr_ms", "e2e_ttft": "ttft_ms"}
 
 
 def make_benchy_report(rows: Sequence[BatchRow], began: datetime, version: str) -> dict[str, Any]:
-    """Make the report of rows, of which one has a batch; tests and figures without a sample are left out.
+    """Make llama-benchy's report of rows, one at least with a batch; what has no sample is left out.
 
     A figure has its mean, the population's deviation and the values.
     """

@@ -192,10 +192,7 @@ def list_published() -> tuple[SpeedRow, ...]:
 
 
 def read_speed_csv(path: Path, formula: str = OUTPUT) -> list[SpeedRow]:
-    """Read the rows of a published file or of one that we wrote; the formula is of rows that name none.
-
-    Raises UsageError naming file and line where it cannot be read.
-    """
+    """Read a file of speeds; `formula` is of rows that name none. Raises UsageError naming file and line."""
     try:
         with TextIOWrapper(open_regular(path), "utf-8", newline="") as file:
             reader = csv.DictReader(file, strict=True)

@@ -129,10 +129,7 @@ def draw_throughput(rows: Sequence[ThroughputRow], form: str, shape: TableShape 
 
 
 def draw_next_to_published(rows: Sequence[SpeedRow]) -> str:
-    """Draw our rows next to the published ones, for a terminal; "" where none was published.
-
-    A published speed of the other formula is converted, for the 2048 tokens it was measured with.
-    """
+    """Draw rows next to published speeds, converted to the rows' formula, as text; "" if none is there."""
     cells, notes = [], dict.fromkeys(f"Speed = {row.formula}" for row in rows)
     others = [
         find_published(row.model, row.input_length, row.quantization, row.backend, row.gpu_num)
@@ -198,7 +195,7 @@ def render_html_table(table: Table) -> str:
 
 
 def render_rst_table(table: Table) -> str:
-    """Draw the shape of the Qwen2 and Qwen2.5 pages: a reStructuredText grid, the legend a list below."""
+    """Write a table as the grid of reStructuredText of the Qwen2 pages, its notes a list below."""
     titles = tuple(column.title for column in table.columns)
     body = [tuple(map(_escape_rst, row)) for row in table.list_shown()]
     widths = [

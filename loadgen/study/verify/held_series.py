@@ -93,7 +93,7 @@ def prove_series(directory: Path, place: str) -> Iterator[Proof]:
 
 
 def _prove(place: str, hold: Callable[[Proof], None], path: Path | None = None) -> Proof:
-    """Return the proof of one record; of one that names its version, as at `path`, another is excused."""
+    """Return a record's proof; if its file at `path` names another version, differences are unchecked."""
     held = Proof(place)
     try:
         hold(held)
@@ -106,6 +106,7 @@ def _prove(place: str, hold: Callable[[Proof], None], path: Path | None = None) 
 
 
 def _hold_search(directory: Path, held: Proof) -> None:
+    """Compare a search's record with its runs: goals, seed, numbers, figures and the answer made again."""
     stored = loadgen_runs.read_limit(directory)
     if len(stored.run_directories) != sum(bool(run.directory) for run in stored.record.runs):
         raise UsageError("a run of it lies outside")
@@ -152,7 +153,7 @@ def _hold_sweep(directory: Path, held: Proof) -> None:
 
 
 def _note_unnamed(directory: Path, folder: str, named: list[str], file: str, held: Proof) -> None:
-    """Name the runs in a series' folder that its record leaves out, and what it names elsewhere."""
+    """Add a difference for each run in a series' folder that its record does not name, and the reverse."""
     inside = {f"{folder}/{each.name}" for each in (directory / folder).glob("[!.]*") if each.is_dir()}
     stated = {os.path.normpath(name) for name in named if name}
     held.differences += [
@@ -203,6 +204,7 @@ def _hold_ladder(directory: Path, held: Proof, file: str) -> None:
 
 
 def _has_run(directory: Path, name: str) -> bool:
+    """Whether a name is a folder below the directory, with no `..` in it."""
     inside = Path(name)
     return not inside.is_absolute() and ".." not in inside.parts and (directory / inside).is_dir()
 
@@ -270,7 +272,7 @@ def hold_campaign(directory: Path, held: Proof) -> None:
             hold_values(read_mapping(search).get("name"), planned[name].checkpoint, f"{name}/{LIMIT}", held)
     for name, path in failed.items():
         stated = read_mapping(json.loads(read_file_bytes(path, LARGEST_BYTES)))
-        hold_values(stated.get("cell"), _describe(planned.get(name), stated), f"{FAILED}/{path.name}", held)
+        hold_values(stated.get("cell"), _dump_cell(planned.get(name), stated), f"{FAILED}/{path.name}", held)
         held.unchecked.append(f"{FAILED}/{path.name}: why a cell failed follows from no arrivals")
     named = [(facts.cell, facts) for each in found.values() for facts in each if facts.cell is not None]
     _hold_arms(record, named, held)
@@ -290,6 +292,7 @@ def hold_campaign(directory: Path, held: Proof) -> None:
 
 
 def _plan_cells(record: CampaignRecord) -> dict[str, Cell]:
+    """Plan a record's cells again, by id, each profile by its name alone; UsageError of over 100,000."""
     if record.repeats * sum(len(arm.profiles) for arm in record.arms) > _MOST_CELLS:
         raise UsageError(f"it has more than {_MOST_CELLS} cells")
     arms = tuple(
@@ -308,7 +311,7 @@ def _plan_cells(record: CampaignRecord) -> dict[str, Cell]:
     return {each.id: each.cell for each in planned if each.cell is not None}
 
 
-def _describe(cell: Cell | None, stated: Mapping[str, Any]) -> dict[str, Any] | None:
+def _dump_cell(cell: Cell | None, stated: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return a planned cell as JSON, with the stated start where the server may have started again."""
     if cell is None:
         return None
@@ -326,7 +329,7 @@ def _hold_cell(
         return
     for facts in runs:
         stated = {"cell": None if facts.cell is None else facts.cell.model_dump(mode="json")}
-        hold_values(stated["cell"], _describe(planned, stated), f"{CELLS}/{name}: loadgen.cell", held)
+        hold_values(stated["cell"], _dump_cell(planned, stated), f"{CELLS}/{name}: loadgen.cell", held)
         if facts.profile.ladder is None and record.limit is None:
             of_run = [facts.seed, facts.seed_chosen, facts.repeat]
             of_plan = [record.seed, record.seed_chosen, planned.repeat]
@@ -414,6 +417,7 @@ def _list_other_flags(own: ArmRecord, other: ArmRecord) -> dict[str, _Words]:
 def _hold_attempts(
     directory: Path, planned: Collection[str], found: Mapping[str, list[Facts]], held: Proof
 ) -> None:
+    """Compare the attempts, if stored, with the runs: of cells with one run, on a server that ran already."""
     path = directory / ATTEMPTS
     if not path.is_file():
         return
@@ -429,7 +433,7 @@ def _hold_attempts(
 
 
 def hold_gate(directory: Path, held: Proof) -> None:
-    """Hold a gate's record to its campaign; margins and alpha that are not the defaults are unchecked."""
+    """Compare a gate's record with its campaign's, if any; chosen margins, alpha and base are unchecked."""
     raw = read_file_bytes(directory / GATE, LARGEST_BYTES)
     record = read_gate_record(directory)
     if record is None or not (directory / RECORD).is_file():
@@ -455,10 +459,9 @@ def hold_gate(directory: Path, held: Proof) -> None:
 
 
 def hold_arm_quality(path: Path, held: Proof) -> None:
-    """Hold every value of an arm's quality to what the files of scores next to it give.
+    """Compare every value of an arm's quality with what the files of scores next to it give.
 
-    It is unchecked where a file is missing or cannot be read, and where nothing says for how many tokens it
-    was measured.
+    It is unchecked where a file is missing or unreadable, or no task says for how many tokens it was.
     """
     raw = read_file_bytes(path, _MOST_BYTES)
     stated = read_mapping(json.loads(raw))

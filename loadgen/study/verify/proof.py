@@ -80,10 +80,9 @@ class Proof(msgspec.Struct):
 
 
 def excuse_version(by: object, definitions: object, held: Proof) -> None:
-    """Move differences of a file that names another version or definitions to what is unchecked.
+    """Move differences to the unchecked if a file is `by` another version, or of other definitions.
 
-    Its words and keys may be that version's own. Other numbers alone are still differences, of the same
-    definitions.
+    Its words and keys may be that version's own; other numbers of the same definitions still differ.
     """
     if (by, definitions) == (__version__, DEFINITIONS_VERSION):
         return
@@ -105,7 +104,7 @@ def encode_record(value: Any) -> bytes:
 
 
 def hold_document(raw: bytes, made: bytes, file: str, held: Proof) -> None:
-    """Hold the bytes of a JSON file to those that this version writes; the values that differ are named.
+    """Compare a JSON file with what this version writes; add each value that differs to `held`.
 
     What differs in a float's last digits alone is unchecked: another machine adds up in another order. With
     equal values the file still differs where keys stand twice or in another order.
@@ -145,7 +144,7 @@ def _blank(value: Any) -> Any:
 
 
 def hold_keys(raw: bytes, file: str, held: Proof) -> None:
-    """Name the keys that stand twice in one object of a JSON document: readers differ in which they take."""
+    """Add a difference for each key that stands twice in one object of a JSON text: readers take either."""
 
     def note(pairs: list[tuple[str, Any]]) -> None:
         held.differences += [
@@ -158,7 +157,7 @@ def hold_keys(raw: bytes, file: str, held: Proof) -> None:
 
 
 def hold_archive(path: Path, write: Callable[[Path], None], held: Proof) -> None:
-    """Hold the bytes of a file of columns to those that are written of what was read from it."""
+    """Compare a columns file with what `write` writes again; other bytes are only noted as unchecked."""
     held.values += 1
     with TemporaryDirectory(prefix="loadgen-verify-") as scratch:
         write(again := Path(scratch) / path.name)
@@ -167,7 +166,7 @@ def hold_archive(path: Path, write: Callable[[Path], None], held: Proof) -> None
 
 
 def hold_values(stated: Any, found: Any, file: str, held: Proof) -> None:
-    """Hold every value of a JSON document to another's; `file` is before its name in a difference."""
+    """Compare two JSON values leaf by leaf, and add differences to `held`, `file` before each one's name."""
     for name, first, second in _walk(stated, found, ""):
         held.values += 1
         if not is_equal(first, second):
@@ -175,10 +174,10 @@ def hold_values(stated: Any, found: Any, file: str, held: Proof) -> None:
 
 
 def hold_copies(run: Result, held: Proof) -> None:
-    """Hold what a result states a second time to its other place: the server's gauges, planned lengths.
+    """Compare what a result states a second time with its other place: the server's gauges, planned lengths.
 
     Gauges are in samples.npz too; a window's tokens are those of the servers behind the router.
-    Lengths are of a plan, so they are held only where all of it was sent.
+    Lengths are of a plan, so they are compared only where all of it was sent.
     """
     facts, records = run.facts, run.records
     kept = {(each.quantity, each.where): each for each in run.samples.series}
@@ -207,10 +206,10 @@ def hold_copies(run: Result, held: Proof) -> None:
 
 
 def hold_lengths(run: Result, held: Proof) -> None:
-    """Hold the lengths that a workload asks of random prompts to those that were planned, request by request.
+    """Compare the lengths that a workload asks of random prompts with the shortest and longest planned.
 
-    Texts may be re-encoded to a few tokens more or less: theirs are held to a tenth. Lengths of a
-    distribution, of classes, of conversations and of a file are not held.
+    Texts may be re-encoded to a few tokens more or less: theirs may be a tenth off. Lengths of a
+    distribution, of classes, of conversations and of a file are not compared.
     """
     facts, profile = run.facts, run.facts.profile
     if facts.data.kind != RANDOM or run.sessions is not None or profile.classes:
@@ -265,7 +264,7 @@ def is_equal(stated: Any, found: Any) -> bool:
 
 
 def hold_report(raw: bytes, run: Result, held: Proof) -> None:
-    """Hold each line of a printed report to that which the arrivals give, in the form that is nearest."""
+    """Compare a printed report with each form that the arrivals give; add the nearest one's other lines."""
     stated = raw.decode("utf-8", "backslashreplace").split("\n")
     held.values += len(stated) - 1
     found, fewest = list[str](), math.inf
@@ -298,7 +297,7 @@ DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, R
 
 
 def prove_run(directory: Path, place: str, root: Path | None = None) -> Proof:
-    """Compute everything that a run states again from its arrivals, and compare.
+    """Compute all that a run states again from its arrivals, and compare; without them it is unchecked.
 
     The cell of a campaign's run is unchecked unless the campaign's directory is `root` or lies below it.
     Raises UsageError if there is no finished run, or it is damaged.

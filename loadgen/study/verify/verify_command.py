@@ -75,7 +75,7 @@ class Verified(msgspec.Struct, frozen=True):
 def main(argv: Sequence[str]) -> int:
     """Verify the places in `argv`; return 0 if all is proven, 11 if any was changed, else 12.
 
-    Raises UsageError of bad input.
+    Without any words it prints the help and returns 2. Raises UsageError of bad input.
     """
     if not argv or {"-h", "--help"} & set(argv):
         verify_parser().print_help()
@@ -91,14 +91,17 @@ def main(argv: Sequence[str]) -> int:
     if given.json:
         print_json(encode_verified(verified))
     else:
-        for line in (line for one in verified for line in _describe(one)):
+        for line in (line for one in verified for line in _describe_place(one)):
             print_text(clean_text(line), sys.stdout)
     codes = {one.code for one in verified}
     return next(code for code in (ExitCode.CHANGED, ExitCode.UNPROVEN, ExitCode.FIGURES) if code in codes)
 
 
 def verify_place(path: Path, allowed: Path | None = None) -> Verified:
-    """Verify a bundle, a run or a directory of runs; raises UsageError if it is none of these, or damaged."""
+    """Verify a bundle, a run or a directory of runs; raises UsageError if it is none of these, or damaged.
+
+    A bundle that was changed, or has no valid run, is `refused` in what is returned.
+    """
     if path.is_dir():
         if allowed is not None:
             raise UsageError(
@@ -166,16 +169,17 @@ def prove_directory(
 
 
 def list_unproven(bundle: Path) -> list[str]:
-    """List the lines on what `verify` will not call proven of a bundle that was just written."""
+    """List the lines on what `verify` will not call proven of a bundle just written; [] if all is proven."""
     opened = reading.open_bundle(bundle)
     try:
         proofs = prove_directory(opened.directory, opened.name_place)
     except UsageError as error:
         return [str(error).replace(str(opened.directory), str(bundle))]
-    return list(_describe(Verified(str(bundle), tuple(proof for proof in proofs if not proof.proven))))
+    return list(_describe_place(Verified(str(bundle), tuple(proof for proof in proofs if not proof.proven))))
 
 
-def _describe(one: Verified) -> Iterator[str]:
+def _describe_place(one: Verified) -> Iterator[str]:
+    """Yield the lines on one place: refused, or whose signature, what was proven or not, files not read."""
     if one.refused:
         yield f"REFUSED  {one.refused}"
         return

@@ -60,6 +60,7 @@ _TPOT = {
 def _read_figures(
     metrics: Mapping[str, Any], client: str, errors: object = None
 ) -> tuple[dict[str, Any], list[str]]:
+    """Read metrics as figures (latencies in ms) and remarks; without a count, failures are of `errors`."""
     figures: dict[str, Any] = {}
     for theirs, figure in figures_named_by(_AIPERF).items():
         scale = _MS.get(read_word(find_value(metrics, f"{theirs}.unit")), 1.0)
@@ -112,6 +113,7 @@ _AIPERF_PHASE: json_fields.Fields = {
 
 
 def _read_aiperf(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """Yield the one run of an export, its load by the profiling phase; raises UsageError without figures."""
     errors = document.get("error_summary")
     metrics = _find_metrics(document)
     figures, remarks = _read_figures(metrics, _AIPERF, errors)
@@ -139,35 +141,36 @@ AIPERF = ClientFormat(
 )
 
 
-def _read_only(value: object) -> object:
+def _unwrap_lone(value: object) -> object:
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
-def _count_only(value: object) -> int | None:
-    return read_count(_read_only(value))
+def _count_lone(value: object) -> int | None:
+    return read_count(_unwrap_lone(value))
 
 
 _CONFIG = ("perf_analyzer", "service_kind", "model", "model_names")  # some are in every configuration of it
 # Where its versions have each fact of the load, the newest first.
 _GENAI_PERF_LOAD: json_fields.Fields = {
-    "requests": (lambda value: _count_only(value) or None, "request_count", "perf_analyzer.request_count"),
-    "max_concurrency": (_count_only, "perf_analyzer.stimulus.concurrency", "concurrency"),
+    "requests": (lambda value: _count_lone(value) or None, "request_count", "perf_analyzer.request_count"),
+    "max_concurrency": (_count_lone, "perf_analyzer.stimulus.concurrency", "concurrency"),
     "request_rate_per_s": (
-        lambda value: json_fields.read_rate(_read_only(value)),
+        lambda value: json_fields.read_rate(_unwrap_lone(value)),
         "perf_analyzer.stimulus.request_rate",
         "request_rate",
     ),
-    "asked_input_len": (_count_only, "input.synthetic_tokens.mean", "synthetic_input_tokens_mean"),
-    "asked_output_len": (_count_only, "input.output_tokens.mean", "output_tokens.mean", "output_tokens_mean"),
+    "asked_input_len": (_count_lone, "input.synthetic_tokens.mean", "synthetic_input_tokens_mean"),
+    "asked_output_len": (_count_lone, "input.output_tokens.mean", "output_tokens.mean", "output_tokens_mean"),
 }  # fmt: skip
 _MEASUREMENT = "perf_analyzer.measurement"
 _SPREADS: json_fields.Fields = {
-    "asked_input_len": (_read_only, "input.synthetic_tokens.stddev", "synthetic_input_tokens_stddev"),
-    "asked_output_len": (_read_only, "input.output_tokens.stddev", "output_tokens_stddev"),
+    "asked_input_len": (_unwrap_lone, "input.synthetic_tokens.stddev", "synthetic_input_tokens_stddev"),
+    "asked_output_len": (_unwrap_lone, "input.output_tokens.stddev", "output_tokens_stddev"),
 }
 
 
 def _read_genai_perf(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """Yield the one run of an export; a length with a deviation is none that was asked for."""
     config = document.get("input_config")
     drawn = [key for key, spread in read_fields(config, _SPREADS).items() if spread]
     asked = read_fields(config, _GENAI_PERF_LOAD) | dict.fromkeys(drawn)
@@ -205,7 +208,7 @@ def is_sheet(text: str) -> bool:
 
 
 def read_sheet(text: str, path: Path) -> list[Reported]:
-    """Read the one run of a CSV, which has neither model nor load; raises UsageError without figures."""
+    """Read a CSV's run, model and load by genai-perf's directory, else the stem; UsageError if no figures."""
     metrics: dict[str, Any] = {}
     statistics: list[str] = []
     for _, (named, *cells) in json_fields.read_csv_rows(text, path):

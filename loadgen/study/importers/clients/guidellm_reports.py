@@ -140,6 +140,7 @@ def _read_requests(requests: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any
 
 
 def _compute_e2el_ms(request: Mapping[str, Any]) -> float | None:
+    """Compute a request's E2EL to its last token, else to the end of its latency; None without both."""
     ends = ("last_token_iteration", "request_start")
     last, sent = (find_first(request, read_figure, *(f"{place}.{end}" for place in _TIMINGS)) for end in ends)
     if last is not None and sent is not None:
@@ -322,6 +323,7 @@ def _spread_titles(line: str) -> list[str]:
 def _read_rows(
     above: Sequence[str], tables: Sequence[tuple[int, list[Cells]]], path: Path
 ) -> Iterator[Reported]:
+    """Yield a run for each row with figures, joined over a report's tables; the model is from `above`."""
     head = "\n".join(above)
     models = _MODEL.findall(head)
     asked = {which: int(tokens) for which, tokens in _ASKED.findall(head)}
@@ -359,6 +361,7 @@ def _read_rows(
 
 
 def _read_values(cells: Cells) -> tuple[dict[str, float], str]:
+    """Return the figures and lengths of a row by key, the first of each, and its strategy, "" without."""
     values, strategy = dict[str, float](), ""
     for title, cell in cells.items():
         for pattern, key, times in _KEYS:
@@ -375,10 +378,7 @@ def _read_values(cells: Cells) -> tuple[dict[str, float], str]:
 
 
 def _has_one_length(values: Mapping[str, float], asked: Mapping[str, int]) -> bool:
-    """Whether all answers have one length, so that its ITL is vLLM's TPOT; False if that is unknown.
-
-    It is judged by the mean against the length asked for, else by median, P95 and total.
-    """
+    """Whether answers have one length, by mean and request or by median, P95 and total; False if unknown."""
     if "output_len" in values and "output" in asked:  # as long as was asked for, on average
         return abs(values["output_len"] - asked["output"]) <= _ROUNDED
     known = [value for key in _LENGTHS if (value := values.get(key))]

@@ -38,6 +38,7 @@ def _make_run(client: str, figures: dict[str, Any], load: Load, source: str, rem
 
 
 def _read_k6(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """Yield a summary's run; latencies are of expected responses, left out where failed ones are mixed in."""
     metrics = read_mapping(document.get("metrics"))
     values = {
         name: read_mapping(find_value(each, "values")) or read_mapping(each) for name, each in metrics.items()
@@ -115,6 +116,7 @@ _UNITS_MS = {
 
 
 def _parse_ms(text: str) -> float | None:
+    """Parse a time of one or several units, as 1m2.5s, to milliseconds; None of anything else."""
     total_ms = 0.0
     for number, unit in (parts := _TIME.findall(text)):
         value, times = json_fields.parse_number(number), _UNITS_MS.get(unit)
@@ -129,7 +131,7 @@ def read_report(text: str, path: Path) -> list[Reported]:
     if not any(mark.decode() in text for mark in PRINTED_MARKS):
         return []
     lines = [*page_reader.split_lines(text)]
-    found = ((K6, _list_k6(lines)), (OHA, _list_oha(lines)))
+    found = ((K6, _parse_k6(lines)), (OHA, _parse_oha(lines)))
     return [
         run
         for client, document in found
@@ -138,7 +140,8 @@ def read_report(text: str, path: Path) -> list[Reported]:
     ]
 
 
-def _list_k6(lines: list[str]) -> dict[str, Any]:
+def _parse_k6(lines: list[str]) -> dict[str, Any]:
+    """Parse printed lines to the document that k6 writes as JSON; the first of a metric counts."""
     metrics: dict[str, Any] = {}
     for line in lines:
         if (tagged := _TAGGED.fullmatch(line)) is not None and _DURATION in metrics:
@@ -169,7 +172,8 @@ _ERROR = re.compile(r"\s{0,9}\[(\d{1,18})\] (\S[^\n]{0,300})")
 _OHA_LABELS = ("total", "slowest", "fastest", "average")
 
 
-def _list_oha(lines: list[str]) -> dict[str, Any]:
+def _parse_oha(lines: list[str]) -> dict[str, Any]:
+    """Parse printed lines to the document that oha writes as JSON; the first of a label counts."""
     summary: dict[str, Any] = {}
     ranks, statuses, errors = dict[str, Any](), dict[str, Any](), dict[str, Any]()
     for line in lines:

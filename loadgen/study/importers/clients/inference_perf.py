@@ -62,6 +62,7 @@ def repeats_stages(path: Path) -> bool:
 
 
 def _read_inference_perf(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """Yield a stage's or summary's run; its name is by config.yaml next to it, else the directory's."""
     figures: dict[str, Any] = read_fields(document, _TOTALS)
     latency = find_value(document, "successes.latency")
     for theirs, figure in _LATENCIES.items():
@@ -94,10 +95,7 @@ def _count_tokens(lengths: Mapping[str, float | None], completed: int) -> dict[s
 
 
 def _drop_other_tpot(figures: dict[str, Any], length: float | None, client: str) -> Iterator[str]:
-    """Remove a TPOT over 25 % off (E2EL - TTFT) / (tokens - 1), both of means, and yield a remark on it.
-
-    Versions of 2025 divided by the events of a stream, of which there are more than tokens.
-    """
+    """Remove a TPOT over 25 % off (E2EL - TTFT) / (tokens - 1), as 2025's versions have; yield a remark."""
     e2el, ttft, tpot = (read_figure(figures.get(f"mean_{key}_ms")) for key in ("e2el", "ttft", "tpot"))
     if not (e2el and ttft and tpot and length and length > 1 and e2el > ttft):
         return
@@ -165,6 +163,7 @@ def _is_llm_d(document: Mapping[str, Any]) -> bool:
 
 
 def _read_llm_d(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """Yield a report's run; an inter-token latency is read only of tools whose meaning of it is known."""
     performance = _find_performance(document)
     tool = find_first(document, read_word, *_TOOL) or ""
     figures, lengths = read_fields(performance, _REPORT_TOTALS), read_fields(performance, _REPORT_LENGTHS)
@@ -222,7 +221,7 @@ _MOST_YAML = 1 << 20  # characters
 
 
 def read_yaml(text: str, path: Path) -> list[Reported]:
-    """Read the Benchmark Reports of a YAML file, one or a list; [] of any other text."""
+    """Read a YAML text's Benchmark Reports, [] of other text; UsageError if invalid, large or no PyYAML."""
     if _YAML.search(text) is None:
         return []
     if len(text) > _MOST_YAML:

@@ -132,6 +132,7 @@ def read_failures(directory: Path) -> Iterator[FailedCell | str]:
 
 
 def _summarise(stored: Mapping[str, Any], source: str, run: Result | None) -> Reported:
+    """Summarise a stored result; raises UsageError if it is damaged. `run` is what it was stored of."""
     try:
         return summarise_result(_read_facts(stored, source), stored, source, run)
     except KeyError as error:
@@ -141,6 +142,7 @@ def _summarise(stored: Mapping[str, Any], source: str, run: Result | None) -> Re
 
 
 def _read_facts(stored: Any, source: str) -> Facts:
+    """Read the facts of a stored result; raises UsageError if they are damaged or of another version."""
     ours = read_mapping(json_fields.find_value(stored, OURS))
     try:
         return Facts.read_stored(ours)
@@ -183,10 +185,7 @@ class StoredLimit(msgspec.Struct, frozen=True):
 
     @property
     def run_directories(self) -> list[Path]:
-        """The directories of its runs, without a run that measured nothing; none if it is on no disk.
-
-        Only those below its own: a stranger's record may name others.
-        """
+        """The directories of its runs that measured, only those below its own; none if it is on no disk."""
         if self.directory is None:
             return []
         named = [Path(run.directory) for run in self.record.runs if run.directory]

@@ -37,6 +37,7 @@ _MODEL = re.compile(
 
 
 def _read_mlperf(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """Yield a summary's run, rates over all of it; its name is by config.yaml, else the directory's."""
     figures: dict[str, Any] = read_fields(document, _TOTALS)
     for theirs, suffix in _LATENCIES.items():
         each = read_mapping(document.get(theirs))

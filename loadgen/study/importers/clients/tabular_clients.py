@@ -64,8 +64,8 @@ def is_part(path: Path) -> bool:
 def _read_evalscope(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """Yield the one run of a summary with the percentiles next to it, or of percentiles alone."""
     path = Path(source)
-    arguments = _read_next_to(path.with_name(_ARGUMENTS))
-    more = _read_next_to(path.with_name(_PERCENTILES)) if path.name == _SUMMARY else {}
+    arguments = _read_first_object(path.with_name(_ARGUMENTS))
+    more = _read_first_object(path.with_name(_PERCENTILES)) if path.name == _SUMMARY else {}
     ranked = [each for each in (document, more) if isinstance(each.get(_RANKS), list)]
     grids = list[Grid]()
     for each in ranked:
@@ -87,7 +87,8 @@ def _read_evalscope(document: Mapping[str, Any], source: str) -> Iterator[Report
     )
 
 
-def _read_next_to(path: Path) -> dict[str, Any]:
+def _read_first_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file's first object, rows of percentiles joined; {} without a file, and of other text."""
     try:
         content = json_fields.decode_text(json_fields.read_bounded(path), path)
     except UsageError:
@@ -136,6 +137,7 @@ def _parse_counts(cells: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _read_llama_bench(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """Yield the run of one test, as a row of a table is read; raises UsageError without a figure."""
     gpu, cpu = read_word(document.get("gpu_info")), read_word(document.get("cpu_info"))
     prompt, answer, depth = (read_count(document.get(name)) or 0 for name in _TESTED)
     tested = "+".join(f"{name}{tokens}" for name, tokens in (("pp", prompt), ("tg", answer)) if tokens)

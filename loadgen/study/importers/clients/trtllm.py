@@ -52,8 +52,7 @@ def read_report(text: str, path: Path) -> list[Reported]:
 def _split_runs(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the line that each run of a text begins at, and what is printed of it.
 
-    A figure is by its key here, in its unit, any other text by its label in lower case without the unit; the
-    first of a label counts.
+    Figures are by key, other text by its label in lower case without unit; the first of a label counts.
     """
     facts: dict[str, Any] = {}
     begun = 1

@@ -40,6 +40,7 @@ _LOAD: json_fields.Fields = {
 
 
 def _read_vllm(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """Yield a file's run; without a mean E2EL, that is computed of its lists. UsageError if no figures."""
     figures = {
         key: document[key]
         for key in _COUNTED
@@ -135,6 +136,7 @@ _FAR = 0.05
 
 
 def _read_sglang(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """Yield a file's run; lengths are asked for only of random prompts. UsageError without figures."""
     figures: dict[str, Any] = {"request_rate": json_fields.format_rate(document.get("request_rate"))}
     named = {key: read_word(document.get(key)) for key in ("backend", "protocol")}
     figures |= {key: name for key, name in named.items() if name}

@@ -38,7 +38,7 @@ def is_own_table(text: str) -> bool:
 
 
 def is_table(text: str) -> bool:
-    """Whether a text is a table of named rows with figures that are known here."""
+    """Whether a text is a table with a column of models, and one of speeds or three of known figures."""
     titles, delimiter = _read_header(text)
     lines = text.lstrip("\n").split("\n", _MOST_SAMPLED + 1)[1 : _MOST_SAMPLED + 1]
     try:
@@ -51,6 +51,7 @@ def is_table(text: str) -> bool:
 
 
 def _read_header(text: str) -> tuple[list[str], str]:
+    """Return the titles of the first line and its delimiter, the most frequent; [] of a line too long."""
     first = text.lstrip("\n").partition("\n")[0].rstrip("\r")
     delimiter = max(_DELIMITERS, key=first.count)
     if len(first) > _LONGEST_HEADER or first.count(delimiter) >= _MOST_COLUMNS:
@@ -62,7 +63,7 @@ def _read_header(text: str) -> tuple[list[str], str]:
 
 
 def read_csv_table(text: str, path: Path) -> TableRows:
-    """Read a run for each row with figures from `path`'s text; raises UsageError with file and line."""
+    """Read a table's runs, and lines on the other rows; a ladder's file is read again. Raises UsageError."""
     titles, delimiter = _read_header(text)
     if {title.strip().lower() for title in titles} >= _LADDER:
         return _read_ladder(path)
@@ -78,6 +79,7 @@ def read_csv_table(text: str, path: Path) -> TableRows:
 
 
 def _read_ladder(path: Path) -> TableRows:
+    """Read a ladder's rows from its file; one that equals a published row has that one's formula."""
     published = {replace(row, formula=OUTPUT): row for row in reversed(speed_rows.list_published())}
     speeds = [*enumerate((published.get(row, row) for row in speed_rows.read_speed_csv(path)), 2)]
     runs = [pasted_tables.read_ladder_row(row, f"{path}:{line}") for line, row in speeds if row.speed_tok_s]

@@ -42,9 +42,9 @@ class Grid(msgspec.Struct, frozen=True):
 
 
 def read_table(lines: Sequence[str], at: int) -> Grid | None:
-    """Read the table that begins in a line, or whose titles a rule there is below; None if none does.
+    """Read the table that begins at index `at`, or has the rule below its titles there; None if none.
 
-    One that is damaged, or too wide, has no titles.
+    One that is damaged, or of over 40 columns, has no titles.
     """
     line = lines[at].strip()
     if len(line) > _LONGEST:
@@ -60,7 +60,7 @@ def read_table(lines: Sequence[str], at: int) -> Grid | None:
 
 
 def check_size(cells: int) -> None:
-    """Raise UsageError of more cells than the results of a page have."""
+    """Raise UsageError if a page's tables have over 50,000 cells."""
     if cells > _MOST_CELLS:
         raise UsageError(f"its tables have more than {_MOST_CELLS} cells: give it in parts")
 

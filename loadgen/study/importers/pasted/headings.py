@@ -218,7 +218,7 @@ def find_concurrency(load: str) -> int | None:
 
 
 def add_storage(model: str, quantization: str) -> str:
-    """Return a checkpoint's name with how its weights are stored, unless it has that: of GGUF the kind."""
+    """Return a name with a quantization appended, unless it has one or that is BF16; GGUF gets its kind."""
     if not model or quantization.upper() in _AS_TRAINED:
         return model or quantization
     stored = models.find_suffix(model).upper()
@@ -264,7 +264,7 @@ def _find_model(words: Sequence[str]) -> tuple[int, int, str]:
 
 
 def _join_words(words: Sequence[str]) -> str:
-    """Join words to one name: `4-bit` becomes 4bit, and GGUF stands before its kind."""
+    """Join words by dashes: `4-bit` becomes 4bit, GGUF stands before its kind, BF16 at the end is dropped."""
     plain = [
         re.sub(r"^([48])-(bits?)$", r"\g<1>bit", word.strip("`'\"*"), flags=re.IGNORECASE) for word in words
     ]

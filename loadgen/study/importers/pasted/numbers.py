@@ -57,18 +57,15 @@ class ComputedNumber(float):
     last_digit: float = 0.0
 
     @classmethod
-    def scale(cls, value: float, last_digit: float) -> ComputedNumber:
-        """Scale a printed figure and its last digit: 4.1 s is 4100 ms, and 100 ms either way."""
+    def make(cls, value: float, last_digit: float) -> ComputedNumber:
+        """Make a figure of a computed value and what its last digit is worth: of 4.1 s 4100 and 100 ms."""
         made = cls(value)
         made.last_digit = last_digit
         return made
 
 
 def find_last_digit(value: float) -> float:
-    """Return one unit of the last digit that was printed of a figure; 0 of one that is taken as exact.
-
-    Trailing zeros are lost with the text, so 23.00 is taken as 23.0: wider, never narrower.
-    """
+    """Return one unit of the last digit printed, 23.00 taken as 23.0; 0 of over 6 decimals, NaN, infinity."""
     if isinstance(value, ComputedNumber):
         return value.last_digit
     if not math.isfinite(value):
@@ -81,13 +78,13 @@ def scale_figure(value: float, times: float) -> float:
     """Scale a printed figure to another unit; the product keeps what its last digit was worth."""
     if times == 1.0:
         return value
-    return ComputedNumber.scale(float(f"{value * times:.12g}"), find_last_digit(value) * times)
+    return ComputedNumber.make(float(f"{value * times:.12g}"), find_last_digit(value) * times)
 
 
 def compute_each_ms(per_s: float) -> float:
     """Compute the milliseconds of each, from a printed rate per second."""
     each_ms = 1e3 / per_s
-    return ComputedNumber.scale(each_ms, find_last_digit(per_s) * each_ms / per_s)
+    return ComputedNumber.make(each_ms, find_last_digit(per_s) * each_ms / per_s)
 
 
 def find_decimal_sign(written: Iterable[str]) -> str:
@@ -97,9 +94,9 @@ def find_decimal_sign(written: Iterable[str]) -> str:
 
 
 def parse_number(written: str, sign: str = "") -> float:
-    """Parse the number; `sign` settles what is ambiguous. Raises UsageError if nothing does.
+    """Parse a written number; `sign` is the decimal one where that is ambiguous, else UsageError.
 
-    Raises ValueError of no number.
+    Raises ValueError of what is no number, is out of bounds or has over 40 characters.
     1.234,56 and 1,234.56 and 1 234,56 and 1'234.56 are one number. 1.234 and 1,234 are two, unless other
     numbers of the page show which sign is the decimal one.
     """
@@ -125,6 +122,7 @@ def parse_number(written: str, sign: str = "") -> float:
 
 
 def _find_sign(written: str) -> str:
+    """Return a number's decimal sign; "" if it has none, or one that may group digits, as 1.234."""
     plain = re.sub(r"[eE][-+]?\d+$", "", _GROUPED.sub("", written.strip()).lstrip(f"+-{_MINUS}"))
     grouped = plain != written.strip().lstrip(f"+-{_MINUS}") and not re.search(r"[eE]", written)
     signs = [letter for letter in plain if letter in ".,"]
@@ -196,7 +194,7 @@ def parse_cell(cell: str) -> CellNumber | None:
 
 
 def parse_rate(cell: str) -> float | None:
-    """Parse requests per second that were asked for: `4`, `4 req/s`, `inf`, evalscope's -1; else None."""
+    """Parse a requested rate: `4`, `4 req/s`, `inf` (evalscope's -1); else None. UsageError if ambiguous."""
     if (part := parse_cell(cell)) is None:
         return json_fields.read_rate(cell.strip().replace("∞", "inf"))
     try:

@@ -81,10 +81,7 @@ Part = PageLine | PastedBlock | Grid
 
 
 def read_parts(text: str) -> list[Part]:
-    """Read a page: its lines in order, each with its kind, the results among them, and the tables.
-
-    An empty line ends each paragraph. Raises UsageError of a page whose tables are too large to be results.
-    """
+    """Read a page's lines, blocks and tables in order; UsageError if its tables have over 50,000 cells."""
     reader = _PageReader(*_lift_results(split_lines(text.translate(_LEFT_OUT))))
     return reader.read_page()
 
@@ -96,7 +93,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def _lift_results(lines: Sequence[str]) -> tuple[list[str], list[int], list[PastedBlock | Grid]]:
-    """Return the other lines of a page, the number of each, and the blocks and drawn tables in it."""
+    """Lift a page's blocks, else its drawn tables; return the other lines, their numbers, and the lifted."""
     kept, numbers, lifted = list[str](), list[int](), list[Any]()  # blocks, or tables
     at = cells = 0
     in_fence = False
@@ -129,7 +126,7 @@ def _mark(place: int) -> str:
 
 
 def _lift_blocks(lines: Sequence[str], at: int, lifted: list[PastedBlock | Grid]) -> tuple[str, int]:
-    """Return a line with a comment for each block that begins in it, and the index of the next line.
+    """Add the blocks that begin in a line to `lifted`; return it with a comment for each, and the next index.
 
     A block ends with its rule, or where another, a heading or a fence begins. The last line of a page that is
     cut off in a block is left out.
@@ -225,6 +222,7 @@ class _PageReader(HTMLParser):
             before = token
 
     def _read_inline(self, content: str, before: Token, code: bool) -> None:
+        """Read a cell's text, or a paragraph's lines; HTML in them is read too, unless it is `code`."""
         if before.tag in ("th", "td") and self._cell is not None:
             self._feed(_ESCAPED.sub(r"\1", _CELL_MARKS.sub("", content)), self._base)
             return
@@ -242,6 +240,7 @@ class _PageReader(HTMLParser):
                 self._end_line()
 
     def _read_code(self, token: Token) -> None:
+        """Read code: indented HTML as such, text with bars as Markdown's tables, any other by lines."""
         begin = self._base + (token.type == "fence")
         if token.type == "code_block" and (self._table is not None or token.content.lstrip()[:1] == "<"):
             self._feed(token.content, begin)
@@ -339,6 +338,7 @@ class _PageReader(HTMLParser):
         self._parts.append(PageLine(""))
 
     def _end_line(self) -> None:
+        """Add the open line to the parts: a bold one as a heading, an item, else text; no blank one."""
         line, self._line = self._line, ""
         if not line.strip():
             return
@@ -352,6 +352,7 @@ class _PageReader(HTMLParser):
         self._parts.append(read)
 
     def _end_cell(self) -> None:
+        """Add to the open row what rows above span, then its open cell, once for each column it spans."""
         if self._cell is None or self._row is None:
             self._cell = None
             return
@@ -371,6 +372,7 @@ class _PageReader(HTMLParser):
             self._row.append(text)
 
     def _end_row(self) -> None:
+        """Add the open row to the table if it has cells; raises UsageError of over 50,000 in all."""
         self._end_cell()
         if self._row and self._table is not None:
             self._fill_spanned()
@@ -380,6 +382,7 @@ class _PageReader(HTMLParser):
         self._row = None
 
     def _end_table(self) -> None:
+        """Add the open table: the blocks in its cells, else a grid if it has two rows and two columns."""
         self._end_row()
         rows, self._table = self._table or [], None
         if any(_LIFTED.search(cell) for row in rows for cell in row.cells):
@@ -391,6 +394,7 @@ class _PageReader(HTMLParser):
             self._parts.append(Grid(titles, body, self._first, max(self._number, rows[-1].line)))
 
     def _list_blocks(self, rows: Sequence[tuple[str, ...]]) -> Iterator[Part]:
+        """Yield what was lifted from cells; a block gets its column's and row's titles."""
         below = reversed(rows)
         heads = {at: cell for cells in below for at, cell in enumerate(cells) if not _LIFTED.search(cell)}
         for cells in rows:

@@ -37,10 +37,7 @@ _ENGINES = {"sglang": "SGLang", "vllm": "vLLM", "lmdeploy": "LMDeploy", "trt": "
 
 
 def read_page(page: str, path: Path) -> list[Reported]:
-    """Read every block of a page as a run; an unreadable part is a remark.
-
-    Raises UsageError of over 10,000 blocks.
-    """
+    """Read every block of a page as a run, what is unreadable as a remark; UsageError of over 10,000."""
     json_fields.check_results(path, len(pasted_blocks.HEADER.findall(page)))
     found, below = find_results(page, path, PastedBlock)
     unread = describe_surroundings([around for _, around in found], below)
@@ -50,10 +47,7 @@ def read_page(page: str, path: Path) -> list[Reported]:
 def find_results(
     page: str, path: Path, kind: type[Found]
 ) -> tuple[list[tuple[Found, Surroundings]], list[str]]:
-    """Find a page's blocks or tables, each with what stands above it, and the lines below the last one.
-
-    Raises UsageError of tables that are too large.
-    """
+    """Find blocks or tables with what is above each, and lines below the last; UsageError of huge tables."""
     try:
         parts = read_parts(page)
     except UsageError as error:
@@ -91,6 +85,7 @@ def find_results(
 
 
 def _make_run(block: PastedBlock, around: Surroundings, unread: Mapping[str, str], path: Path) -> Reported:
+    """Make a block's run; name, load and engine are else of what stands around; `unread` are its labels."""
     engine, simulated, subject, asked = "", block.simulated, around.subject, around.asked
     for text in around.lines:  # the head of a report of ours
         if (named_preset := _SIMULATED.match(text)) is not None:
@@ -207,7 +202,7 @@ def read_surroundings(lines: Sequence[str], outline: Outline) -> Surroundings:
 
 
 def _read_flag_labels(flags: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield the flags that are labels: none that is read, that is of its run, or whose value is an object."""
+    """Yield flags that are labels, values unquoted; not those in `_FLAGS`, *_prefix, or with an 0x value."""
     read = {name for names in _FLAGS.values() for name in names}
     for name, value in flags:
         given = value.strip("'\"")

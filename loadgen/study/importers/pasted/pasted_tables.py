@@ -83,7 +83,7 @@ TableRows = tuple[list[Reported], list[str]]  # the runs of tables, and a line o
 def read_tables(text: str, path: Path) -> TableRows:
     """Read every row of a page's tables that has figures; an unreadable cell is a remark.
 
-    Raises UsageError of tables that are too large.
+    Raises UsageError of tables that are too large, and of an ambiguous requested rate.
     """
     places, after = pasted_pages.find_results(text, path, Grid)
     lines = page_reader.split_lines(text)
@@ -180,16 +180,16 @@ class _Table:
         return {column.key for column in self.columns}
 
     @cached_property
-    def unread(self) -> tuple[list[int], tuple[str, ...]]:
+    def label_columns(self) -> tuple[list[int], tuple[str, ...]]:
         """The columns of labels, and a remark on those of figures that are not read."""
-        return find_unread(self.columns, self.grid.titles, self._cells)
+        return find_label_columns(self.columns, self.grid.titles, self._cells)
 
     def read_rows(self) -> TableRows:
         """Return the runs of rows with figures, and a line on the others; neither of any other table.
 
         A table of runs has a column of figures, and a place: a model, a load, a length or a label.
         """
-        named = _PLACES & self.keys or self.subject.model or self.unread[0]
+        named = _PLACES & self.keys or self.subject.model or self.label_columns[0]
         if not (named and any(map(is_measured, self.keys))):
             return [], []
         runs = self._read_runs([*self._read_facts()])
@@ -199,6 +199,7 @@ class _Table:
         return runs, [*list_rows_without_figures(self.path, each, len(rows))]
 
     def _read_runs(self, rows: Sequence[tuple[Row, dict[str, str]]]) -> list[Reported]:
+        """Make the runs of rows, a ladder's first; by the published formula if most are published."""
         rungs = list[tuple[Row, dict[str, str], SpeedRow]]()
         if {SPEED, "input_length"} <= self.keys and not _SERVED & self.keys:
             rungs += [
@@ -217,7 +218,7 @@ class _Table:
         return f"{self.path}:{row.line}" + (f" column {row.column}" if row.column else "")
 
     def _read_labels(self, row: Row, facts: Mapping[str, str]) -> dict[str, str]:
-        named = {self.grid.titles[at] or "label": row.cells[at] for at in self.unread[0]}
+        named = {self.grid.titles[at] or "label": row.cells[at] for at in self.label_columns[0]}
         # Counts that are not numbers, as 4k or 1k1k, tell a row from others.
         counts = ((key, facts.get(key, ""), read) for key, read in _COUNTS.items())
         uncounted = {key: cell for key, cell, read in counts if cell and read(cell) is None}
@@ -235,6 +236,7 @@ class _Table:
             yield row, row_figures.complete_facts(facts)
 
     def _read_figures(self, row: Row) -> tuple[dict[str, float], list[str]]:
+        """Return a row's figures by key, and remarks on cells not read and on those of 0, left out."""
         cells = zip(self.columns, row.cells, strict=True)
         figured = [cell for cell in cells if is_measured(cell[0].key) or cell[0].key in self._numeric]
         values, remarks = row_figures.read_cells(figured)
@@ -255,6 +257,7 @@ class _Table:
         return join_quantization(name, stored), model and join_quantization(model, stored), load
 
     def _make_run(self, row: Row, facts: Mapping[str, str]) -> Reported | None:
+        """Make the run of a row; None if no latency, throughput or speed of it can be read."""
         values, remarks = self._read_figures(row)
         memory = values.pop("memory", None)
         if not any(map(is_measured, values)):
@@ -281,11 +284,12 @@ class _Table:
             machine=name_machine(facts.get("machine", ""), parse_whole(facts.get("gpu_num", ""))),
             memory_bytes=self._count_bytes(memory),
             simulated=find_unnamed_preset(SIMULATED in facts.get("note", "")),
-            remarks=(*filter(None, [facts.get("note")]), *remarks, *self.unread[1]),
+            remarks=(*filter(None, [facts.get("note")]), *remarks, *self.label_columns[1]),
             unread=self._read_labels(row, facts),
         )
 
     def _make_rung(self, facts: Mapping[str, str]) -> SpeedRow | None:
+        """Make a ladder's row of a row's facts; None without a whole length and a speed above 0."""
         length, speed = parse_whole(facts["input_length"]), parse_decimal(facts[SPEED])
         if length is None or not speed:
             return None
@@ -304,6 +308,7 @@ class _Table:
         )
 
     def _make_ladder_run(self, row: Row, facts: Mapping[str, str], speed: SpeedRow) -> Reported:
+        """Make the run of a ladder's row; figures that follow from its speed replace the others."""
         values, remarks = self._read_figures(row)
         memory = self._count_bytes(values.pop("memory", None))
         values.pop(SPEED, None)
@@ -312,7 +317,7 @@ class _Table:
             run,
             figures={**row_figures.derive_figures(values, 1, facts), **run.figures},
             memory_bytes=memory if memory is not None else run.memory_bytes,
-            remarks=(*run.remarks, *remarks, *self.unread[1]),
+            remarks=(*run.remarks, *remarks, *self.label_columns[1]),
             unread=self._read_labels(row, facts),
         )
 
@@ -331,7 +336,7 @@ def _read_published() -> dict[tuple[str, int, str, Decimal | None], SpeedRow]:
     return {_identify_row(row): row for row in reversed(speed_rows.list_published())}
 
 
-def find_unread(
+def find_label_columns(
     columns: Sequence[TableColumn], titles: Sequence[str], cells: Sequence[Sequence[str]]
 ) -> tuple[list[int], tuple[str, ...]]:
     """Return the indices of the columns of labels, and one remark on those of numbers not read, if any.
@@ -365,7 +370,7 @@ def find_unread(
 def list_rows_without_figures(
     path: Path, rows: Iterable[tuple[int, Sequence[str]]], every: int
 ) -> Iterator[str]:
-    """Yield a line on rows of two cells or more that have no figures, if any: out of memory, timed out."""
+    """Yield one line, if any, on `rows` without figures that have two cells or more, of `every` in all."""
     named = []
     for line, cells in rows:
         filled = [cut_end(cell, _LONGEST_CELL) for cell in cells if cell.strip()]
@@ -381,7 +386,7 @@ def list_rows_without_figures(
 def read_requested_load(facts: Mapping[str, str], named: str) -> Load:
     """Read the load that a row asks for; `named` is the load of the heading above, or of the row's name.
 
-    Without either it is named by its concurrency, rate or prompts.
+    Without either it is named by its concurrency, rate or prompts. Raises UsageError of an ambiguous rate.
     """
     limit, length = parse_whole(facts.get("max_concurrency", "")), parse_mean(facts.get("input_length", ""))
     prompts, answer = parse_whole(facts.get("prompts", "")), parse_mean(facts.get("output_length", ""))

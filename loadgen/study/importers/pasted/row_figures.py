@@ -336,6 +336,7 @@ def _parse_acceptance(cell: str) -> dict[str, float]:
 
 
 def _derive_speeds(figures: Mapping[str, Any], limit: int | None, facts: Mapping[str, str]) -> dict[str, Any]:
+    """Return figures with the speed of a test, of decoding or of one request under the keys of what it is."""
     values = dict(figures)
     if (test := parse_test(facts.get("test", ""))) is not None:
         values |= test.derive_figures(values.pop(SPEED, None), values.pop(OF_ONE, None))

@@ -44,7 +44,7 @@ ENGINES = ("Transformers", "vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "LMDep
 
 
 def turn_upright(grid: Grid) -> Grid:
-    """Turn a table whose first column has the titles of figures, so that each run is a row."""
+    """Return a table with a row a run: turned if its first column has figures' titles, statistics joined."""
     if len(grid.titles) < 2 or not grid.rows:
         return grid
     grid = _join_heads(grid)
@@ -212,7 +212,7 @@ def _title_ranks(metrics: Iterable[tuple[str, Mapping[str, str]]]) -> list[tuple
 
 
 def _find_rank(title: str, column: str | None = None) -> str:
-    """Return the statistic of a title as keys of figures have it: p99, mean; "" of anything else."""
+    """Return a title's statistic as keys have it, as p99; "" of others. In a `column` of ranks 90% is p90."""
     plain = translate_title(title).lower().strip()
     share = _SHARE.fullmatch(plain)
     if share is not None and column is not None and _SHARED.fullmatch(translate_title(column).strip()):
