@@ -237,6 +237,7 @@ def _write_csv(batches: Iterator[list[Row]], wanted: Mapping[str, str], file: IO
 
 
 def _write_parquet(batches: Iterator[list[Row]], wanted: Mapping[str, str], file: IO[bytes]) -> None:
+    """Write batches as Parquet, `wanted` by name its types; raises UsageError without pyarrow."""
     try:
         import pyarrow  # an extra, and 40 MB
         from pyarrow import parquet

@@ -98,10 +98,10 @@ def read_answer_flags(given: argparse.Namespace, recorded: Mapping[str, Any]) ->
 def describe_constraints(values: Mapping[str, Any]) -> str:
     """Write constraints as the flags that set them."""
     options = {row.name: row.option for row in list_rows(AnswerSettings)}
-    return " ".join(f"{options[key]} {shlex.quote(_write(value))}" for key, value in values.items())
+    return " ".join(f"{options[key]} {shlex.quote(_format_value(value))}" for key, value in values.items())
 
 
-def _write(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -109,7 +109,7 @@ def describe_flags(flags: Mapping[str, Any]) -> str:
     """Write keys of a campaign's file as the flags of `loadgen bench` that they set."""
     words = []
     for key, value in flags.items():
-        text = json.dumps(value) if isinstance(value, dict | list) else _write(value)
+        text = json.dumps(value) if isinstance(value, dict | list) else _format_value(value)
         name = f"{'no-' if value is False else ''}{key.replace('_', '-')}"
         words.append(f"--{name}" if isinstance(value, bool) else f"--{name}={shlex.quote(text)}")
     return " ".join(words)

@@ -225,6 +225,7 @@ def _judge_counts(
 
 
 def _judge_kl(candidate: Candidate, asked: AnswerRequest) -> Judged | None:
+    """Judge a candidate's KL by its interval, of the reference as held; None if no limit is asked."""
     if asked.max_kl is None:
         return None
     wanted = f"a KL of {asked.max_kl:g}"

@@ -50,6 +50,6 @@ _PENS = tuple(map(Pen, _SERIES, _DASHES, _MARKS))
 
 
 def list_pens(panel: Panel) -> list[Pen]:
-    """List the pen of each curve; they repeat after eight."""
+    """List the pen of each curve, of one that belongs to another that one's; they repeat after eight."""
     places = (index if curve.of is None else curve.of for index, curve in enumerate(panel.curves))
     return [_PENS[place % len(_PENS)] for place in places]

@@ -56,6 +56,7 @@ def make_compared_section(comparison: ComparedLoad, number: int) -> Passage:
 
 
 def _make_statistics_table(comparison: ComparedLoad) -> Table:
+    """Make a table of every effect that has a ratio, those of one figure together."""
     body: list[tuple[str, ...]] = []
     for figure, line in product(comparison.figures, comparison.lines):
         effect = line.effects.get(figure.key)
@@ -135,10 +136,7 @@ def plot_row_distributions(compared: ComparedLoad) -> list[Panel]:
 def plot_ladders(
     reported: Sequence[Reported], named: Callable[[Reported], str] = lambda run: run.name
 ) -> Iterator[Panel]:
-    """Yield panels of mean speed over input length, eight curves each, a curve per name that `named` gives.
-
-    Only names with runs at two lengths or more have a curve.
-    """
+    """Yield panels of mean speed over input length, eight curves each: of names with two lengths or more."""
     timed = [run for run in reported if run.figure(_SPEED) and run.load.input_len]
     curves = []
     for name, runs in group_by(timed, named).items():
@@ -318,6 +316,7 @@ def _plot_limit(compared: ComparedLimits) -> Panel | None:
 
 
 def _plot_points(points: Sequence[_Point], title: str, label: str, better: str) -> Panel | None:
+    """Make the panel of points with their intervals; None for fewer than two."""
     if len(points) < 2:
         return None
     marks, lines = [], []

@@ -258,10 +258,7 @@ def _make_curve(
     form: CurveStyle,
     labelled: bool = True,
 ) -> Curve:
-    """Make a curve of the figure `key` over the picture's x, labelled by load if `labelled`.
-
-    Points of INVALID and saturated runs are hollow.
-    """
+    """Make a curve of the figure `key` over the picture's x; INVALID and saturated points are hollow."""
     x, y = (np.array([point.figures[which] for point in points]) for which in (axes.x, key))
     labels = tuple(f"{point.label} saturated" if point.saturated else point.label for point in points)
     hollow = tuple(point.invalid or point.saturated for point in points)

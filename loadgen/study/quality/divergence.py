@@ -436,6 +436,7 @@ def estimate_divergence(
 def _list_differences(
     answers: Sequence[SampledAnswer], scores: Sequence[TokenScores | None]
 ) -> list[Float64]:
+    """List d of each answer's tokens; answers that have no scores, or no tokens, are left out."""
     return [
         np.asarray(answer.logprobs) - np.asarray(found.logprobs)
         for answer, found in zip(answers, scores, strict=True)

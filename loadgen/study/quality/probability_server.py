@@ -192,6 +192,7 @@ class ProbabilityClient(ABC):
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
     def _load_tokenizer(self) -> FullTokenizer:
+        """Load the tokenizer of --tokenizer or the model; raises MeasureError where neither is known."""
         server = self.server
         if not server.tokenizer:
             raise MeasureError(
