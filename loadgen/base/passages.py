@@ -149,7 +149,7 @@ def render_passages(passages: Iterable[Passage], markdown: bool = False, width: 
 
 
 def render_passage(passage: Passage, width: int = WIDTH) -> str:
-    """Write a passage for a terminal: its title, under a rule what it comes to, its table and remarks."""
+    """Write a passage for a terminal: title, leads and lines, facts, table, remarks, then those in `more`."""
     said = [line for lead in passage.leads for line in _draw_lead(*lead, width)]
     said += _wrap_all(passage.lines, width)
     lines = [*wrap_text(clean_line(passage.title), width=width), *(["=" * width, *said, ""] if said else [])]

@@ -37,7 +37,7 @@ def format_csv_table(keys: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> 
 
 
 def list_interval_cells(name: str, interval: Any) -> dict[str, float | None]:
-    """List the cells of CSV of a `mean` and of its interval from `low` to `high`; None for one not known."""
+    """Return the CSV cells NAME, NAME_low, NAME_high of an interval's mean, low, high; None if not finite."""
     ends = {"": "mean", "_low": "low", "_high": "high"}
     values = {f"{name}{suffix}": getattr(interval, end, math.nan) for suffix, end in ends.items()}
     return {key: value if math.isfinite(value) else None for key, value in values.items()}

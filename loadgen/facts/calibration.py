@@ -34,7 +34,7 @@ class Error(BaseModel, extra="forbid", frozen=True):
         return cls(median_us=median_us, p99_us=p99_us, max_us=float(off_us.max()), p99_percent=percent)
 
     def percent(self, value_us: float) -> float:
-        """Convert an error in µs to percent of the true median."""
+        """Convert an error in µs to percent of the true median; 0 where P99 is 0."""
         return value_us / self.p99_us * self.p99_percent if self.p99_us else 0.0
 
 

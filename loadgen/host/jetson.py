@@ -141,7 +141,7 @@ class Board:
         )
 
     def _read_held_back(self, queries: Queries) -> tuple[tuple[str, str], ...] | None:
-        """Read which parts have a throttle alert now, and that it is one; None if no alert can be read."""
+        """List (part, "throttle alert") for each part that has one now; None if no alert can be read."""
         states = {kind: queries.get(kind, partial(_read_number, path)) for kind, path in self.alerts.items()}
         alerts = {kind.removesuffix(_ALERT): state for kind, state in states.items() if state is not None}
         held = tuple((kind, "throttle alert") for kind, state in alerts.items() if state > 0)

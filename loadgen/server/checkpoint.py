@@ -113,6 +113,7 @@ def _read_dtype(places: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _read_transformers(directory: Path, path: str) -> Checkpoint:
+    """Read what a config.json declares, and the bytes of one copy of its weights, None without files."""
     raw, config = model_files.read_json_object(directory / "config.json")
     places = _list_places(config)
     names, stored = read_list(config.get("architectures")), read_quantization(config, directory)
@@ -196,7 +197,7 @@ def _name_scheme(group: Mapping[str, Any], layout: str) -> str:
 
 
 def _name_modelopt(declared: Mapping[str, Any]) -> str:
-    """Name ModelOpt's quantization: one algorithm, or one per layer."""
+    """Name ModelOpt's quantization: its algorithm, or those of its layers, each once, joined by +."""
     algorithm = str(declared.get("quant_algo", "")).upper()
     if algorithm == "MIXED_PRECISION":
         layers = read_mapping(declared.get("quantized_layers")).values()

@@ -64,7 +64,7 @@ class ServerProbe:
         return self.access.loop.run(self._ask(model, wait_s))
 
     def poll(self) -> str | None:
-        """Ask once whether the server is ready; returns why it is not, or None."""
+        """Ask once why the server is not ready, None if it is; MeasureError for an untrusted certificate."""
 
         async def ask_once() -> str | None:
             async with self.access.client(_ANSWER_S) as client:

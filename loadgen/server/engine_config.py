@@ -251,7 +251,7 @@ def read_beginning(log: Path) -> str:
 
 
 def read_attached_log(pids: Sequence[int]) -> str:
-    """Read what a running server's processes write to files, from the last start on; "" if unreadable.
+    """Read what a running server's processes write to files, from the last start on; "" if none is found.
 
     These are standard output and error of its first 8 processes, where they are files of this machine; of a
     container, a terminal or another user's server nothing is read.

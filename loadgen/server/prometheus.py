@@ -190,7 +190,7 @@ def _read_sample(
 
 
 def combine_values(quantity: str, values: Sequence[float]) -> float:
-    """Combine the values of several engines: their sum, of KV cache use and start times the greatest."""
+    """Combine the values of several engines: their sum, or of those in `_GREATEST` the greatest."""
     return max(values) if quantity in _GREATEST else sum(values)
 
 

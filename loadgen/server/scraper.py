@@ -105,7 +105,7 @@ class MetricsScraper:
                 thread.join(_LEAVE_S)
 
     def scrape_after(self, meanwhile: Callable[[], object] = lambda: None) -> ServerWindow:
-        """Scrape once the server is idle, or after 4 s, `meanwhile` called in the wait; return the change."""
+        """Scrape once the server is idle, or after 4 s, calling `meanwhile`; return the change or error."""
         if self.began.error:
             return ServerWindow(error=self.began.error)
         ended, settled = self._run(self.scrape_idle(_IDLE_S, meanwhile))

@@ -180,7 +180,7 @@ class PlannedStart(msgspec.Struct, frozen=True):
         return at.isoformat(" ", "milliseconds")
 
     def check(self, wall_ns: int) -> None:
-        """Raise UsageError if the instant has passed, or is more than a day ahead."""
+        """Raise UsageError if at `wall_ns` the instant has passed, or is more than a day ahead."""
         ahead_s = (self.wall_ns - wall_ns) / SECOND_NS
         if ahead_s <= 0:
             past = f"was {abs(ahead_s):.1f} s ago"

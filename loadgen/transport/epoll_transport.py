@@ -279,7 +279,7 @@ class EpollTransport:
             self._make_room(most)
 
     def _make_room(self, most_bytes: int | None = None) -> bool:
-        """Cut the largest answers until all hold `most_bytes` at most (None: one); False: none to cut."""
+        """Cut the largest answers until all hold `most_bytes`, or (None) one; False if none can be cut."""
         held = {slot: slot.held_bytes() for slot in self._under_way() if len(slot.intake) > KEPT_READS}
         total = sum(held.values()) + self.outbox.waiting_bytes
         most = total - 1 if most_bytes is None else most_bytes

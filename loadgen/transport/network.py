@@ -90,7 +90,7 @@ class Losses(NamedTuple):
     rtt_ns: int = UNKNOWN  # the least of the connection's last minutes, of one response too
 
     def subtract(self, before: Losses) -> Losses:
-        """Return the counts since an earlier reading of the same connection."""
+        """Return the counts since an earlier reading of the same connection, with this one's round trip."""
         pairs = zip(self[:-1], before[:-1], strict=True)
         late, again = (UNKNOWN if now < 0 else max(now - max(then, 0), 0) for now, then in pairs)
         return Losses(late, again, self.rtt_ns)

@@ -174,7 +174,7 @@ class ReadBuffer:
         return self.got[count * A_READ :: A_READ]
 
     def last_arrival_ns(self, offset_ns: int, sent_ns: int) -> int:
-        """Return when the last read arrived (ns), by the kernel if its timestamp is possible."""
+        """Return when the last read arrived (ns): the kernel's time less `offset_ns`, if that is possible."""
         seconds, nanoseconds = TIMESPEC.unpack(self.got[-2])
         seen_ns = int(self.got[-1])
         arrival_ns = seconds * 1_000_000_000 + nanoseconds - offset_ns

@@ -239,6 +239,7 @@ class _Clock(msgspec.Struct, frozen=True):
 
     @property
     def contradiction(self) -> Evidence | None:
+        """The timestamps of reads and tokens that cannot be true, in words; None without any."""
         parts = []
         if self.impossible:
             share = percent(self.impossible / max(self.reads, 1))
@@ -302,7 +303,7 @@ def other_processes(run: RunEvidence) -> Evidence | None:
 
 
 def misses_others(run: RunEvidence) -> bool:
-    """Whether it is unknown what other processes took of the CPUs; not of a shard, nor of a hosted API."""
+    """Whether it is unknown what other processes took of the CPUs; False for a shard or a hosted API."""
     use = run.facts.cpu_use
     if run.hosted or not run.facts.whole_load:
         return False

@@ -364,7 +364,7 @@ class RunEvidence(MeasuredRun):
         return within
 
     def tpot_trend(self) -> Trend | None:
-        """Test TPOT for a trend over waves of `target` requests; None where the load changes."""
+        """Test TPOT for a trend over waves of `target` requests; None if few, or the load changes."""
         if self.facts.profile.shaped:
             return None
         which = np.flatnonzero(self.middle & self.per_request.has_tpot)

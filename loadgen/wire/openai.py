@@ -524,7 +524,7 @@ class StreamSummary(msgspec.Struct, frozen=True):
 
 
 def summarize(messages: Sequence[Message], lines: bytes | bytearray = b"") -> StreamSummary:
-    """Summarize messages up to the first error, also in one without choices; `lines` has one on each line.
+    """Summarize messages up to the first error, also in one without choices; `lines`: their JSON, one a line.
 
     A last message that holds the whole answer again carries no token if others do.
     """
@@ -677,7 +677,7 @@ def add_parts(messages: Sequence[dict[str, Any]], parts: list[Any], text: str = 
 
 
 def quote_plain(text: bytes) -> msgspec.Raw:
-    """Return a text without any character that JSON escapes as JSON, at little cost for a long one."""
+    """Put quotes around a text that has no character which JSON escapes: cheap JSON for a long one."""
     return msgspec.Raw(b'"' + text + b'"')
 
 

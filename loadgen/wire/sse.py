@@ -360,7 +360,7 @@ def read_plain_messages(
 
 
 def read_messages(dialect: Dialect, lines: bytes | bytearray, events: int) -> Sequence[Message] | None:
-    """Parse one message per line; None if some event is not JSON."""
+    """Parse one message per line; None if a line is not JSON, or they are not as many as `events`."""
     try:
         messages = dialect.read_messages(lines)
     except NOT_JSON:

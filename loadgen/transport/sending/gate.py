@@ -49,6 +49,7 @@ class ScheduleGate:
         self._limit, self._until_ns = 0, begin_ns
 
     def is_open(self, now_ns: int) -> bool:
+        """Whether fewer are in flight than the schedule allows now; sets `opened_ns` if it was shut."""
         if now_ns >= self._until_ns:
             while now_ns >= self._until_ns:
                 self._changed_ns = self._until_ns
@@ -88,6 +89,7 @@ class PrefillGate:
         self._prefills: list[tuple[Stream, int, int]] = []
 
     def is_open(self, now_ns: int) -> bool:
+        """Whether fewer than `most` lack a token; at the limit their new reads are searched for one."""
         if len(self._prefills) >= self.most and now_ns >= self._scan_ns:
             self._scan_ns = now_ns + _SCAN_NS
             prefills, self._prefills = self._prefills, []
