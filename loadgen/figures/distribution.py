@@ -197,7 +197,7 @@ def rank_pieces(
         numbers = [part for span in _narrow_ranges(pieces, wide) for part in span]
         wide = [span for span in numbers if span.numbers > _HELD and span.low < span.high]
         narrow += [span for span in numbers if span.numbers <= _HELD or span.low == span.high]
-    at = _sort_ranges(pieces, narrow, kind)
+    at = _find_rank_values(pieces, narrow, kind)
     return [_interpolate(at, rank, last) for rank in _compute_ranks(last, wanted)]
 
 
@@ -277,7 +277,7 @@ def _narrow_ranges(pieces: Pieces, ranges: list[_Range]) -> Iterator[list[_Range
         yield list(parts.values())
 
 
-def _sort_ranges(pieces: Pieces, ranges: list[_Range], kind: np.dtype[Any]) -> dict[int, Any]:
+def _find_rank_values(pieces: Pieces, ranges: list[_Range], kind: np.dtype[Any]) -> dict[int, Any]:
     """Find the value at each wanted rank by sorting the values in each range, which fit into memory."""
     numbers: dict[int, Any] = {}
     held: list[list[Piece]] = [[] for _ in ranges]

@@ -359,7 +359,7 @@ def find_figure(key: str) -> Figure | None:
 
 
 def figures_named_by(client: str) -> dict[str, Figure]:
-    """Map another client's names of figures to the figures."""
+    """Map another client's names of figures to the figures; {} for an unknown client."""
     return {figure.names[client]: figure for figure in FIGURES if client in figure.names}
 
 
@@ -369,7 +369,7 @@ def percentile_name(percentile: float) -> str:
 
 
 def parse_metrics(text: str) -> tuple[str, ...]:
-    """Parse the keys of `--percentile-metrics ttft,tpot,itl`; raises UsageError."""
+    """Parse `--percentile-metrics ttft,tpot,itl` to keys, each once; raises UsageError for an unknown one."""
     keys = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     if unknown := [key for key in keys if key not in SELECTABLE]:
         which = f"unknown metric {unknown[0]!r}: choose from {', '.join(SELECTABLE)}"
@@ -378,7 +378,7 @@ def parse_metrics(text: str) -> tuple[str, ...]:
 
 
 def parse_percentiles(text: str) -> tuple[float, ...]:
-    """Parse the percentiles of `--metric-percentiles 50,90,99.9`; raises UsageError."""
+    """Parse `--metric-percentiles 50,90,99.9`, each once, 0 and 100 included; raises UsageError."""
     percentiles: dict[float, None] = {}
     for part in text.split(","):
         try:

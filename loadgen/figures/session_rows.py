@@ -119,8 +119,8 @@ def _judge_branches(
 ) -> tuple[Int64, Bool, Bool]:
     """Find how sessions with branches ended, of which `bounds` has the first and the last row of each.
 
-    Returns the row of the turn that failed first, else of the last one; whether a turn failed and all that is
-    missing waited for such turns; and whether every record is a success.
+    Returns the row of the turn that failed first, else of the last one, written over `bounds[1]`; whether a
+    turn failed and all that is missing waited for such turns; and whether every record is a success.
     """
     first, ending = bounds
     count = len(waits.lanes)

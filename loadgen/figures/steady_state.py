@@ -214,7 +214,7 @@ def _measure_window(records: Records, begin_ns: int, end_ns: int, ask: MetricOpt
     # (begin, end]: what arrives at the begin was made before it.
     ended = each.ok & (records.end_ns > begin_ns) & (records.end_ns <= end_ns)
     completed = int(ended.sum())
-    shares, outputs = _count_done(records, each, (begin_ns, end_ns), ask)
+    shares, outputs = _measure_done(records, each, (begin_ns, end_ns), ask)
     requests, tokens = float(shares.sum()), round(outputs)
     whole = each.ok & (records.sent_ns >= begin_ns) & (records.end_ns <= end_ns)
     inside = measure_latencies(records, replace(each, ok=whole), ask)
@@ -234,7 +234,7 @@ def _measure_window(records: Records, begin_ns: int, end_ns: int, ask: MetricOpt
     )
 
 
-def _count_done(
+def _measure_done(
     records: Records, each: PerRequest, window: tuple[int, int], ask: MetricOptions
 ) -> tuple[Float64, float]:
     """Compute the share of each success's time in the window, float64[requests], and the tokens in it.
@@ -291,7 +291,7 @@ def replace_rates(ended: Metrics, records: Records, until_ns: int, ask: MetricOp
     """
     each = PerRequest.from_records(records, ask)
     begin_ns = int(records.sent_ns[records.sent].min()) - 1  # (begin, end]: nothing is left out at the begin
-    shares, outputs = _count_done(records, each, (begin_ns, until_ns), ask)
+    shares, outputs = _measure_done(records, each, (begin_ns, until_ns), ask)
     inputs = float(shares @ each.input_tokens.clip(0))
     met, duration_s = mark_good(each, ask), ended.duration_s
     sent_ns, end_ns = records.sent_ns[records.sent], records.end_ns[records.sent]

@@ -51,7 +51,7 @@ class MetaInfo(msgspec.Struct, gc=False):
     e2e_latency: Any = None  # its arrival → end
 
     def read_own_counts(self) -> OwnCounts:
-        """Return the request's times by the server's clock, and the drafts of the answer so far."""
+        """Return (times by the server's clock, None, drafts of the answer so far, None without steps)."""
         timing = Timing(
             _subtract_ms(self.queue_time, 0.0),
             _subtract_ms(self.prefill_finished_time, self.forward_entry_time),

@@ -80,7 +80,7 @@ def find_features(row: Mapping[str, msgspec.Raw]) -> tuple[str, ...]:
     """List the features, names of FEATURES, that a body uses and not every server has."""
     found = [_FEATURE_OF_KEY[key] for key in row if key in _FEATURE_OF_KEY and bytes(row[key]) != b"null"]
     if "messages" in row:
-        found += _find_parts(bytes(row["messages"]))
+        found += _list_part_features(bytes(row["messages"]))
     elif "prompt" in row and bytes(row["prompt"])[:1] == b"[":
         found.append(_IDS)
     return tuple(dict.fromkeys(found))
@@ -188,7 +188,7 @@ def _check_row(lines: Lines, i: int, row: RowObject) -> tuple[int, int, str | No
     return prompt_len, output_len, values.get("model"), role
 
 
-def _find_parts(messages: bytes) -> list[str]:
+def _list_part_features(messages: bytes) -> list[str]:
     """List the features of the messages' parts, one for each such part; [] if they are of another form."""
     if b'_url"' not in messages and b'_audio"' not in messages:
         return []

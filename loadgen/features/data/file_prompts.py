@@ -135,7 +135,7 @@ class PromptTokens:
         return (_UNCOUNTED.format(self.why_not),) if self.why_not else ()
 
     def add(self, row: int, text: str) -> None:
-        """Queue a row's prompt to be counted, at the latest by `finish`; raises UsageError."""
+        """Queue a row's prompt and count a full batch; nothing without a counter; raises UsageError."""
         if self._count is None:
             return
         self._rows.append(row)

@@ -64,7 +64,7 @@ def requests(inputs: PlanInputs, by_role: bool = False) -> SourcedRequests:
     )
     file = OpenedFile(path, FLAG)
     entries = read_conversations(file)
-    notes = _note_speakers(entries, by_role)
+    notes = _drop_and_note_openings(entries, by_role)
     kept = [i for i, entry in enumerate(entries) if len(entry.conversations or ()) >= 2]
     order = [kept[i] for i in shuffle_rows(len(kept), seed, profile.disable_shuffle)]
     skipped = Counter({FEW_TURNS: len(entries) - len(kept)})
@@ -126,7 +126,7 @@ def read_conversations(file: OpenedFile) -> list[Conversation]:
         raise file.refusal(f"is not a JSON array of conversations: {why}") from None
 
 
-def _note_speakers(entries: Sequence[Conversation], by_role: bool) -> tuple[str, ...]:
+def _drop_and_note_openings(entries: Sequence[Conversation], by_role: bool) -> tuple[str, ...]:
     """Return a note on conversations that do not begin with a person's turn, by who speaks their first.
 
     `by_role` also drops, from `entries`, the turns before the first of a person. A conversation in which no

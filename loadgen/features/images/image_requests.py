@@ -94,7 +94,7 @@ class ImageHead(msgspec.Struct, frozen=True):
 
     @property
     def last_rows(self) -> int:
-        """The rows of pixels that the tail has."""
+        """The number of pixel rows that `finish_image` adds: 1 of a PNG, 1 to 16 of a JPEG."""
         return 1 if self.format == PNG else self.height - _ROWS * ((self.height - 1) // _ROWS)
 
 
@@ -361,7 +361,7 @@ class ImageRequests:
         self.features = {**getattr(own, "features", {}), "images": int(np.argmax(counts > 0))}
 
     def __getattr__(self, name: str) -> Any:
-        """Return what else the requests of the source have, as the file's rows."""
+        """Return any other attribute of the source's requests; raises AttributeError for a private one."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.own, name)

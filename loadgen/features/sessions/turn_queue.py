@@ -181,7 +181,7 @@ class TurnQueue:
         return bisect_right(self._begins, index) - 1
 
     def begin(self, index: int, begin_ns: int) -> OpenSession:
-        """Begin the session whose first turn is due at `begin_ns`."""
+        """Begin the session whose first turn is `index`, due at `begin_ns`, and return it."""
         number = self._find_session_number(index)
         session = self._under_way[number] = OpenSession(self.sessions.turns, number, begin_ns)
         return session
@@ -289,7 +289,7 @@ class TurnQueue:
             self.count -= dropped
 
     def close(self) -> None:
-        """Send nothing more: the time for that is over."""
+        """Stop: lower the counts to what was sent, and forget what is to be built."""
         self.count, self.first.count = self.next, self.first.next
         self._to_build.clear()
         self.soon.clear()

@@ -106,13 +106,13 @@ class TurnPace:
         self._turns: dict[int, int] = {}  # of each slot, so far
 
     def first_ns(self, slot: int, end_ns: int) -> int:
-        """Return when the slot's next session begins, after the one before ended; 0: at once."""
+        """Return when the slot's next session begins, which counts as a user's turn; 0 without users."""
         return self.next_ns(slot, _NEW_SESSION, end_ns) if self._users else 0
 
     def next_ns(self, slot: int, index: int, end_ns: int) -> int:
         """Return when turn `index` is due, of which the last that it waits for ended at `end_ns`.
 
-        Call it once a turn of the sessions that begin in a slot.
+        Each call counts as one more turn of the user in that slot.
         """
         if not self._users:
             return end_ns + int(self._delays_ns[index])
@@ -269,7 +269,7 @@ class SessionSender(Sender):
         return sum(slot.intake.state is not State.CLOSED for slot in self._spare)
 
     def _release_lanes(self, ending: Slot | None = None) -> None:
-        """Take back the slots of lanes that are over, of which `ending` is still to be freed."""
+        """Take back the slots of lanes that are over; the caller frees `ending` itself."""
         over = self.turns.over
         while over:
             session, lane = over.popleft()

@@ -123,7 +123,7 @@ def read_weka(lines: Lines) -> TraceRows:
 
 
 def _add_session(columns: TraceColumns, number: int, scope: int, session: WekaSession, relative: bool) -> int:
-    """Add the requests of a session that can be sent; return how many it has in all."""
+    """Add a session's requests that have tokens in prompt and answer; return how many it has in all."""
     calls = RecordedCalls()
     listed = list(_list_calls(session.requests, calls, relative))
     sent = sorted((call for call in listed if call[3].prompt and call[3].answer), key=itemgetter(0))
@@ -261,7 +261,7 @@ def read_tracelab(lines: Lines) -> TraceRows:
 
 
 def _order_rounds(rounds: list[_Round]) -> RecordedCalls:
-    """Return the calls of a session, each after the end of the one before it, and the times of its tools."""
+    """Return a session's calls, each after the end of the one before it, with the times of its tools."""
     calls, begun_ns = RecordedCalls(), rounds[0].begin_ns
     tools_ns = calls.tools_ns.setdefault(0, [])
     end_ns, wait_ns = 0, UNKNOWN_NS

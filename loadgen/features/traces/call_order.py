@@ -97,7 +97,7 @@ class _EndedCalls:
         self._listed: dict[int, tuple[int, list[int]]] = {}  # as `_list_own` returned it, by the ended calls
 
     def begin(self, call: int, agent: int) -> None:
-        """Start the agent of a call that begins, and those above it, unless an earlier call did."""
+        """Note what started the agent of a call that begins, and each agent above it, unless known."""
         path = []
         while agent != _NONE and self._firsts[agent] == _NONE:
             path.append(agent)
@@ -118,7 +118,7 @@ class _EndedCalls:
         return self._listed[agent][1]
 
     def add(self, call: int, agent: int) -> None:
-        """Add a call of an agent that ended, not before any that was added."""
+        """Add a call that ended, in the order of ends, to its agent and to all agents above it."""
         self._own[agent].append(call)
         self._latest_own[agent] = max(self._latest_own[agent], call)
         child = _NONE
@@ -131,7 +131,7 @@ class _EndedCalls:
             child, agent = agent, self._parents[agent]
 
     def list_before(self, agent: int) -> list[int]:
-        """List the calls that a call of this agent waits for, if it begins now, ascending."""
+        """List, ascending, what a call of this agent waits for if it begins now, no redundant ones."""
         if self._last[agent] == _NONE:
             return self._started_by[agent]
         found: list[int] = []

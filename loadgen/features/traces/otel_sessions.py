@@ -67,14 +67,14 @@ class KeptSpan(msgspec.Struct):
 
     @property
     def counts(self) -> bool:
-        """Whether it is of a model's call, with lengths or messages."""
+        """Whether it is a model's call with messages, or has both lengths and is not a tool's."""
         if self.operation == CALL and self.messages:
             return True
         return self.input_len > 0 and self.output_len > 0 and self.operation != TOOL
 
     @property
     def is_call(self) -> bool:
-        """Whether it is a model's call, and no span below it is the same one."""
+        """Whether it counts or is a model's call, and no span below it counts the same."""
         return not self.inside and (self.counts or self.operation == CALL)
 
     def explain_unsent(self) -> str:
@@ -176,7 +176,7 @@ def _make_kept_span(span: Span, row: int, place: int) -> KeptSpan:
 
 
 def _place_spans(file: SpanFile, spans: dict[str, KeptSpan]) -> None:
-    """Find the agents that each span of a trace is in, and mark spans above those that count the same."""
+    """Set `above` of all spans of a trace, and `inside` of those above one that counts; raises UsageError."""
     placed: set[str] = set()
     for span in spans.values():
         chain = [span]

@@ -93,7 +93,7 @@ class GrownContent(BlockContent, frozen=True):
         return hashed.digest()
 
     def spell(self, counts: WordCounts) -> GrownContent:
-        """Return the content in words, of which as many are kept as make the tokens by the server's count."""
+        """Return the content for prompts of words, of which `growth.kept` counts what make its tokens."""
         per_token = 1 / counts.per_word
         kept = np.floor(np.maximum(self.growth.kept - counts.overhead, 0) * per_token + 0.5) - 1
         growth = Growth(self.growth.origins, np.maximum(kept, 0).astype(np.int64))
@@ -187,7 +187,7 @@ def find_growth_reuse(
     """Compute what an unlimited prefix cache could reuse between rows sent in the order of `places`.
 
     As in `find_prefix_reuse`, with a row's longest common prefix with one that was sent before, or with those
-    that began with its shared text. Each of the `rounds`, int64[places], sends rows with tokens of their own.
+    that began with its shared text. Rows of different `rounds`, int64[places], share none; `repeated` is 0.
     """
     kept, rows = growth.kept.tolist(), len(growth.kept)
     held: dict[int, int] = {}  # tokens of each row's prompt, or shared text, that the cache has

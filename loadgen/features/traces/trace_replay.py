@@ -398,7 +398,7 @@ def keep_rows(waits: Waits, places: Int64) -> Waits:
 
 
 def number_lanes(waits: Waits, begins: Int64) -> Waits:
-    """Return waits with the lanes of each session numbered in the order of their first requests."""
+    """Return waits with each session's lanes numbered from 0, in the order of their first requests."""
     lanes = waits.lanes.copy()
     for begin, end in zip(begins[:-1].tolist(), begins[1:].tolist(), strict=True):
         numbers: dict[int, int] = {}

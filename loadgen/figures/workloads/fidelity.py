@@ -90,7 +90,7 @@ class WorkloadFigures(msgspec.Struct, frozen=True):
 
 
 def measure_workload(load: LoadColumns) -> WorkloadFigures:
-    """Measure a workload."""
+    """Measure a workload's arrivals, lengths, reuse and sessions; None for what it has no columns of."""
     return WorkloadFigures(
         load.name,
         len(load),
@@ -267,7 +267,7 @@ def _list_reuse(both: Sequence[ReuseFigures | None]) -> Iterator[FidelityFigure]
 
 
 def _list_remarks(first: WorkloadFigures, second: WorkloadFigures) -> Iterator[str]:
-    """Yield what another rate does to the figures: it is a sample's, or a scaled workload's."""
+    """Yield remarks where the rates are 2 % or more apart: on gaps, and on dispersion by thinning."""
     rates = [None if each.arrivals is None else each.arrivals.rate_per_s for each in (first, second)]
     if not rates[0] or not rates[1] or abs(rates[1] / rates[0] - 1) < _SAME_RATE:
         return

@@ -53,7 +53,7 @@ class SessionShape(msgspec.Struct, frozen=True):
 
 
 def count_requests(sessions: Int64) -> Int64:
-    """Return the number of requests of each session, int64[sessions], by the number of the session."""
+    """Return the number of requests of each session, int64[sessions], by ascending session numbers."""
     counts: Int64 = np.unique(sessions, return_counts=True)[1]
     return counts
 

@@ -82,7 +82,7 @@ def measure_reuse(load: LoadColumns, most_blocks: int = MOST_BLOCKS) -> ReuseFig
     if load.times_ns is not None:  # between two uses of each reused block
         gaps_ns = load.times_ns[uses.requests[reused]]
         gaps_ns -= load.times_ns[uses.requests[uses.before[reused]]]
-        gaps_s = tuple(gap / SECOND_NS for gap in _find_quantiles(*_weigh(gaps_ns, saved)))
+        gaps_s = tuple(gap / SECOND_NS for gap in _find_quantiles(*_sort_weighted(gaps_ns, saved)))
         del gaps_ns
     distances = _find_distances(uses)
     distances *= scale * load.block_tokens
@@ -91,7 +91,7 @@ def measure_reuse(load: LoadColumns, most_blocks: int = MOST_BLOCKS) -> ReuseFig
         in_all = int(_find_savings(load, np.arange(len(load)), _count_used(load)).sum())
         excess = in_all - scale * int(uses.tokens.sum())
     del uses  # the arrays of this function are most of the memory that a workload takes
-    ordered, grown = _weigh(distances, saved)
+    ordered, grown = _sort_weighted(distances, saved)
     del distances, saved
     grown *= scale
     sizes = _FIRST_SIZE * 2.0 ** (np.arange(_MOST_SIZES) / _PER_OCTAVE)
@@ -233,8 +233,8 @@ def _sum_before(keys: Int64, weights: Int64) -> Int64:
     return sums
 
 
-def _weigh(values: Float64 | Int64, weights: Int64) -> tuple[Float64 | Int64, Float64]:
-    """Return values in order, and the sum of the weights up to each."""
+def _sort_weighted(values: Float64 | Int64, weights: Int64) -> tuple[Float64 | Int64, Float64]:
+    """Return the values ascending, and the running sum of their weights."""
     order = np.argsort(values, kind="stable")
     return values[order], np.cumsum(weights[order], dtype=np.float64)
 

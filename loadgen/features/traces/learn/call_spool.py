@@ -118,7 +118,7 @@ class CallSpool:
         elif pairs:
             sampling = self.samplings.setdefault(pairs, len(self.samplings))
         kept = KeptCall(
-            self._find_session(call, made),
+            self._assign_session(call, made),
             call.begin_ns,
             call.end_ns,
             self.calls,
@@ -163,7 +163,7 @@ class CallSpool:
         )
 
     def finish(self) -> None:
-        """Write all calls to disk, after the last row of the log."""
+        """Write the calls that are still open, and all buffers, to disk: after the log's last row."""
         for kept, limit in self._open.values():
             self._write(kept, limit)
         self._open.clear()
@@ -190,7 +190,7 @@ class CallSpool:
         return sum(len(np.unique(self.read_part(part)["session"])) for part in range(PARTS))
 
     def find_last_begin(self) -> int:
-        """Find when the last of the sessions began, in nanoseconds of the log's time."""
+        """Return the latest begin of a session, in ns of the log's time; raises ValueError without calls."""
         parts = (self.read_part(part) for part in range(PARTS))
         return max(
             int(found["begin_ns"][np.unique(found["session"], return_index=True)[1]].max())
@@ -205,19 +205,19 @@ class CallSpool:
         return records[np.lexsort((records["order"], records["begin_ns"], records["session"]))]
 
     def read_blocks(self, call: KeptCall) -> Int64:
-        """Read the hashes of a call's prompt."""
+        """Read the hashes of a call's prompt, int64[call.blocks]."""
         if not call.blocks:
             return _NO_BLOCKS
         data = os.pread(self._files[PARTS].fileno(), call.blocks * 8, call.blocks_at * 8)
         return np.frombuffer(data, np.int64)
 
-    def _find_session(self, call: Call, made: Measured) -> int:
-        """Return the hash of a call's session: by its id, or as it goes on with an earlier prompt, or new."""
+    def _assign_session(self, call: Call, made: Measured) -> int:
+        """Return a call's session, by its id, a prompt that it continues, or new; keep it for later calls."""
         own = self._salt.hash_name("session", call.conversation) if call.conversation else 0
         if own and call.sure:
             return own
         known = self._conversations.get(own, 0) if own else 0
-        earlier = 0 if known else self._find_earlier(call, made)
+        earlier = 0 if known else self._take_earlier(call, made)
         session = known or earlier or own or self._salt.hash_name("call", str(self.calls))
         self.joined += bool(earlier)
         if own:
@@ -225,7 +225,7 @@ class CallSpool:
         self._note_prompt(call, made, session)
         return session
 
-    def _find_earlier(self, call: Call, made: Measured) -> int:
+    def _take_earlier(self, call: Call, made: Measured) -> int:
         """Find the session whose last prompt is the longest that this one continues; 0: none. Forgets it."""
         for i, block in reversed(list(enumerate(made.blocks.tolist(), 1))):
             for prompt in reversed(self._prompts.get(block, ())):

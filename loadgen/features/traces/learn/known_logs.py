@@ -122,7 +122,7 @@ class _LineReader:
             yield from self._read_answer(found, line[found.end() :], at_ns)
 
     def _read_answer(self, found: re.Match[str], rest: str, at_ns: int) -> Iterator[CallEnd]:
-        """Yield the end of a call by the line of its answer; a message of a stream alone is counted."""
+        """Yield the CallEnd of an answer's line; of a stream's delta nothing: its tokens are counted."""
         name, stream, details = found.groups()
         literal, rest = _split_literal(rest.removeprefix(": ")) if rest.startswith(": ") else ("", rest)
         ids = _read_ids(rest)
@@ -220,7 +220,7 @@ def _split_literal(text: str) -> tuple[str, str]:
 
 
 def _read_literal(literal: str) -> str | None:
-    """Read a quoted Python text, which is slow where it has escapes; None of ""."""
+    """Read a quoted Python text, slowly if it has escapes; None of ""; raises ValueError if it is cut."""
     if "\\" not in literal:
         return literal[1:-1] if literal else None
     try:
@@ -230,7 +230,7 @@ def _read_literal(literal: str) -> str | None:
 
 
 def _read_ids(text: str) -> list[int] | None:
-    """Read the token ids of a prompt or an answer; None where they are not in the line, or an empty list."""
+    """Read the token ids in a line; None if they are not there, or are []; raises ValueError for bad ones."""
     found = _IDS.search(text)
     if found is None or not found[1]:
         return None
@@ -258,7 +258,7 @@ def read_litellm(log: LogFile, *_: object) -> Rows:
 
 
 def _read_objects(log: LogFile) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (number, object) of each line, or of a text that is one list, which is read whole."""
+    """Yield (number, object) of each line, or of one list, read whole; raises UsageError for other text."""
     lines = log.read_lines()
     number, first = next(lines)
     decoded = _decode_json(first)

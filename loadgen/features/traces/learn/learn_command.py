@@ -136,7 +136,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _read_calls(log: LogFile, found: Rows, spool: CallSpool, meter: PromptMeter) -> Counter[str]:
-    """Keep all calls of a log in the spool; return how many rows were left out, by why."""
+    """Spool all calls of a log; return the count of other rows by why; raises UsageError for over a year."""
     left_out = Counter[str]()
     for number, row in meter.learn_bytes(_skip_cut_row(found)):
         if isinstance(row, Call):

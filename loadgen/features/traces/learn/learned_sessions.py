@@ -99,7 +99,7 @@ class LearnedSessions:
         return WorkloadSession(_floor_s(moved_ns), calls, parents)
 
     def _change_own(self, ids: Int64, copy: int) -> Int64:
-        """Return a prompt's hashes in a copy: those of blocks that one session alone has are others."""
+        """Return a prompt's hashes in a copy: other ones for blocks that only one session of the log has."""
         at = np.searchsorted(self._shared, ids)
         shared = np.zeros(len(ids), np.bool_)
         inside = at < len(self._shared)

@@ -282,7 +282,7 @@ def _read_csv(log: LogFile, lines: Iterator[tuple[int, str]], mark: str) -> Iter
 
 
 def _match_line(line: str) -> dict[str, Any] | None:
-    """Match a line of nginx's or Envoy's default as values by their names in JSON; None: of neither."""
+    """Return the cells of a line in nginx's or Envoy's default form, named as in JSON; None of another."""
     for pattern, names in ((_ENVOY, _ENVOY_KEYS), (_COMBINED, _COMBINED_KEYS)):
         if found := pattern.fullmatch(line):
             return {name: cell for name, cell in zip(names, found.groups(), strict=True) if name and cell}

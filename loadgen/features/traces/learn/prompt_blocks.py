@@ -55,7 +55,7 @@ class Salt:
         return int.from_bytes(hashed.digest(), "little")
 
     def hash_name(self, kind: str, name: str) -> int:
-        """Hash an id of the log, of one kind, to 64 bits; equal names stay equal, and 0 stands for none."""
+        """Hash an id of one kind to 64 bits, never 0; equal ids of a kind have equal hashes."""
         named = f"{kind}\0{name}".encode("utf-8", "surrogatepass")
         return int.from_bytes(blake2b(named, digest_size=_HASH_BYTES, key=self._key).digest(), "little") or 1
 
@@ -168,7 +168,7 @@ class PromptMeter:
 
 
 def describe_counting(counted: Counter[str], total: int) -> str:
-    """Describe how lengths were counted, as `in the log`, or with counts of several ways; "" without any."""
+    """Describe how lengths were counted: the way if all one, else the count of each; "" if empty."""
     ways: list[Any] = counted.most_common()
     if len(ways) == 1 and ways[0][1] == total:
         return str(ways[0][0])
