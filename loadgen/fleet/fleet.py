@@ -139,7 +139,7 @@ class Fleet:
             time.sleep(_EVERY_S / 2)
 
     def stop(self, number: int = _INTERRUPT) -> None:
-        """Ask the shards that are not over to signal their processes, without waiting; SIGINT ends a run."""
+        """Have the shards that are not over send signal `number` to their processes, without waiting."""
         for shard in self.shards:
             if not shard.over:
                 self.calls.ask(shard.number, "stop", number)

@@ -103,7 +103,7 @@ def describe_shares(rows: PartRows, most: int) -> str:
 
 
 def make_wait_table(columns: Sequence[WaitColumn]) -> Table:
-    """Make the table of the parts that any column has: the mean in ms, and its share of the whole."""
+    """Make the table of the parts that any column has, mean in ms and share, and of the total's mean."""
     times = [{time.part.key: time for time in list_part_times(each.rows)} for each in columns]
     rows = [
         (
@@ -194,7 +194,7 @@ def make_mean_column(title: str, found: Attribution) -> WaitColumn:
 
 
 def list_columns(found: Attribution) -> list[WaitColumn]:
-    """List the waits that are shown by part: those of all first tokens, of the slowest, and the long gaps."""
+    """List the waits shown by part, if any: those of all first tokens, of the slowest, and the long gaps."""
     every = [
         make_mean_column("first token", found),
         WaitColumn(BEYOND_TTFT, found.tail_ttft),

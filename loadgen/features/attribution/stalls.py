@@ -41,7 +41,7 @@ class Timeline(msgspec.Struct, frozen=True):
     ended_ns: Int64  # the last messages of all streams, ascending
 
     def step_at(self, at_ns: Int64) -> Int64:
-        """Return the typical step (ns) at each moment."""
+        """Return the typical step (ns) at each moment; outside the run that of its first or last bin."""
         bins = ((at_ns - self.from_ns) // self.width_ns).clip(0, len(self.steps_ns) - 1)
         steps_ns: Int64 = self.steps_ns[bins]
         return steps_ns

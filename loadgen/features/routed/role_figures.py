@@ -89,7 +89,7 @@ def divide_by_role(run: Result) -> list[RoleFigures]:
 def measure_balance(run: Result) -> list[RoleBalance]:
     """Measure how evenly the servers of each role shared requests and tokens.
 
-    Without roles of one server, and those of which one ended: what it did after its last scrape is not known.
+    Left out are roles of one server, or of which one ended, and counts that are 0 or that one lacks.
     """
     balances = []
     for role, work in _WORK.items():

@@ -102,7 +102,7 @@ class Processes(Sensor):
         self._pss = Reading()
 
     def read(self, pids: Sequence[int]) -> Reading:
-        """Read the processes' RSS, and PSS every 5 s at most; `missing` if one is not readable; ended: 0."""
+        """Read RSS, and PSS where 5 s old; an ended process counts 0, an unreadable one leaves no sum."""
         if not pids:
             return Reading(missing=("host memory: the server's processes are unknown",))
         began_ns = self._now_ns()

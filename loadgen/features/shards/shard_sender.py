@@ -84,7 +84,7 @@ class ShardSender(PlanSender):
         return replace(known, shard=shard)
 
     def wait(self, made: Plan, rest_s: float, display: Display) -> None:
-        """Wait until `rest_s` before connections must be opened; return at once if that has passed."""
+        """Wait until `rest_s` before connections must be opened; not if it is over, or without --start-at."""
         start = self.options.start_at
         if start is None:
             return

@@ -93,7 +93,7 @@ class SpanJoin:
         self._order = self._high.argsort()
 
     def match(self, spans: NDArray[np.void]) -> tuple[Int64, Bool]:
-        """Return the row of each span's request, int64[spans], and marks of the spans that have one."""
+        """Return the row of each span's request (any without one), int64[spans], and whether it has one."""
         if not len(self._high):
             return np.zeros(len(spans), np.int64), np.zeros(len(spans), np.bool_)
         # Of 2^32 requests two may share a high half.

@@ -188,7 +188,7 @@ class Queue:
         return int.from_bytes(data, "little", signed=True) if data else -1
 
     def close(self) -> None:
-        """Close this process's file descriptor, unless it is."""
+        """Close this process's file descriptor; a second call does nothing."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -416,7 +416,7 @@ class WorkerRun:
     def list_owed(self, only_sent: bool, duration_ns: int) -> list[int]:
         """List the plan indices of the requests that the worker has not delivered to the journal.
 
-        Of those it sent (`only_sent`), else of all it was to send: those due within `duration_ns`, 0 for any.
+        Of those it sent (`only_sent`), else of all its own; `duration_ns` (0: none) limits their due times.
         """
         job, have = self.task.job, set[int]()
         for part in self.task.journal.parts():
