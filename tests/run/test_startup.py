@@ -12,35 +12,19 @@ import pytest
 from fakes.scripted_server import ScriptedServer, api, stream
 from fakes.surroundings import OUTPUT, ROOT
 
-# What would make every first request later, and when it is needed.
+# Libraries and layers that would make every first request later, and when they are needed; modules of the
+# core that few runs need take milliseconds, and are imported where all are.
 LATER = {
     "scipy": "for verdicts on differences",
     "matplotlib": "for pictures",
     "jinja2": "for a page",
     "transformers": "for --tokenizer",
-    "loadgen.verdict": "for the report: every doubt",
-    "loadgen.report": "for the result and the report",
-    "loadgen.features.sensors.sensor_summary": "when a run has ended",
-    "loadgen.features.roofline.machines": "when a run has ended, or for --hardware",
-    "loadgen.features.roofline.models": "when a run has ended",
-    "loadgen.features.data.export_plan": "for --export-requests",
-    "loadgen.features.shards.shard_sender": "for --shard, --start-at and --expect-plan",
-    "loadgen.fleet": "for --cluster",
-    "loadgen.transport.httpx_transport": "for --transport httpx",
     "loadgen.run.launched_server": "for --launch",
-    "loadgen.settings.load_schedule": "for a load that changes",
-    "loadgen.run.saturation_rule": "for --stop-when-saturated",
-    "loadgen.features.images.image_requests": "for images",
-    "loadgen.features.images.image_counts": "when a run has ended",
     "loadgen.features.apis.messages_api": "for /v1/messages",
     "loadgen.features.apis.responses_api": "for /v1/responses",
-    "loadgen.features.sessions.session_figures": "when a run has ended",
-    "loadgen.features.sessions.turn_sending": "for sessions",
     "loadgen.features.traces.trace_formats": "for --trace",
     "loadgen.features.traces.agent_traces": "for --trace, of agents",
-    "loadgen.features.telemetry.telemetry_sender": "for --otel and --prometheus",
     "opentelemetry": "for --otel",
-    "loadgen.features.workers": "for --workers",
     "loadgen.study": "for other verbs",
     "loadgen.study.series": "for other verbs",
 }

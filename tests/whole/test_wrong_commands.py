@@ -50,7 +50,7 @@ MISSING = [
     ("--model-config /no/such", HERE, "/no/such cannot be read: No such file or directory"),
     ("--model-config empty", HERE, "empty"),
     ("--api-key-file /no/such", HERE, "--api-key-file '/no/such': No such file or directory"),
-    ("--api-key-file empty", HERE, "--api-key-file empty is not a regular file"),
+    ("--api-key-file empty", HERE, "--api-key-file 'empty': it is not a regular file"),
     ("--api-key-env NO_SUCH_VARIABLE", HERE, "--api-key-env NO_SUCH_VARIABLE: it is not set"),
     ("--ca-cert /no/such", TLS, "--ca-cert /no/such: No such file or directory"),
     ("--client-cert /no/such", TLS, "--client-cert /no/such: No such file or directory"),
