@@ -355,7 +355,8 @@ def read_tools(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
     found = _decode(attributes.get("gen_ai.tool.definitions"))
     if found is None:
         schemas = (name for name in attributes if name.startswith("llm.tools."))
-        found = [_decode(attributes[name]) for name in sorted(schemas)]
+        in_order = sorted(schemas, key=lambda name: (len(name), name))  # llm.tools.10 after llm.tools.9
+        found = [_decode(attributes[name]) for name in in_order]
     tools = [tool for tool in found if isinstance(tool, dict)] if isinstance(found, list) else []
     for at, tool in enumerate(tools):
         if not isinstance(tool.get("function"), dict):
@@ -391,7 +392,9 @@ def _nest_flat(fields: Mapping[str, Any]) -> dict[str, Any]:
     if texts and not message.get("content"):
         message["content"] = "".join(texts)
     if calls:
-        message["tool_calls"] = [calls[number] for number in sorted(calls)]
+        message["tool_calls"] = [
+            calls[number] for number in sorted(calls, key=lambda each: (len(each), each))
+        ]
     return message
 
 

@@ -287,6 +287,16 @@ def test_messages_are_chats_whoever_wrote_them(
     assert otel_spans.read_prompt(attributes) == messages
 
 
+def test_flat_tools_keep_their_order_beyond_ten() -> None:
+    names = [f"f{number}" for number in range(12)]
+    flat = {f"llm.tools.{at}.tool.json_schema": json.dumps({"name": name}) for at, name in enumerate(names)}
+    assert [tool["function"]["name"] for tool in otel_spans.read_tools(flat)] == names
+    calls = {f"llm.input_messages.0.message.tool_calls.{at}.tool_call.function.name": name
+             for at, name in enumerate(names)}  # fmt: skip
+    (message,) = otel_spans.read_prompt({"llm.input_messages.0.message.role": "assistant", **calls})
+    assert [call["function"]["name"] for call in message["tool_calls"]] == names
+
+
 def test_messages_that_cannot_be_read_are_none(tmp_path: Path) -> None:
     cut: dict[str, Any] = {"gen_ai.input.messages": '[{"role": "user", "content": "cut'}
     plan = made(tmp_path, call("a", 0, 1, **cut), **CHAT)

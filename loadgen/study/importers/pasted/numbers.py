@@ -194,12 +194,12 @@ def parse_cell(cell: str) -> CellNumber | None:
 
 
 def parse_rate(cell: str) -> float | None:
-    """Parse a requested rate: `4`, `4 req/s`, `inf` (evalscope's -1); else None. UsageError if ambiguous."""
+    """Parse a requested rate: `4`, `4 req/s`, `inf` (evalscope's -1); None of anything else, as of 1.125."""
     if (part := parse_cell(cell)) is None:
         return json_fields.read_rate(cell.strip().replace("∞", "inf"))
     try:
         asked = parse_number(part.text) * part.times
-    except ValueError:
+    except (ValueError, UsageError):
         return None
     return math.inf if asked < 0 else asked
 

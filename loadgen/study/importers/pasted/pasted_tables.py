@@ -386,7 +386,7 @@ def list_rows_without_figures(
 def read_requested_load(facts: Mapping[str, str], named: str) -> Load:
     """Read the load that a row asks for; `named` is the load of the heading above, or of the row's name.
 
-    Without either it is named by its concurrency, rate or prompts. Raises UsageError of an ambiguous rate.
+    Without either it is named by its concurrency, rate or prompts.
     """
     limit, length = parse_whole(facts.get("max_concurrency", "")), parse_mean(facts.get("input_length", ""))
     prompts, answer = parse_whole(facts.get("prompts", "")), parse_mean(facts.get("output_length", ""))
