@@ -1,4 +1,4 @@
-"""Clock: CLOCK_MONOTONIC in int64 nanoseconds, and how kernel timestamps are converted to it."""
+"""Clock: CLOCK_MONOTONIC in int64 nanoseconds, kernel timestamps on it, and steps of the wall clock."""
 
 from __future__ import annotations
 

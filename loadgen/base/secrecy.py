@@ -249,7 +249,7 @@ def _find_in_table(table: Any, secret: bool = False) -> Iterator[str]:
 
 
 def _find_in_arguments(arguments: Iterable[str]) -> Iterator[str]:
-    """Yield the arguments after flags that are named like secrets, up to the next flag."""
+    """Yield the values of flags named like secrets: after =, and each word up to the next flag."""
     secret = False
     for word in arguments:
         if word.startswith("-"):

@@ -1,4 +1,4 @@
-"""Sensor facts: memory, energy, heat and clocks of a run, as they are stored."""
+"""Sensor facts: memory, energy, heat and clocks of a run as stored, and joules per token."""
 
 from __future__ import annotations
 

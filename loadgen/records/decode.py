@@ -334,7 +334,7 @@ def _note_usage(record: Record, usage: Usage | None) -> None:
 
 
 def _note_timing(record: Record, messages: Sequence[Message]) -> None:
-    """Set a record's times and counts by the server's own, where the last message has them."""
+    """Set a record's `server_` times and counts, where the last message has them."""
     if not messages:
         return
     last = messages[-1]

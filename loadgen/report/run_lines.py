@@ -439,7 +439,7 @@ def _name_workers(client: Client) -> str:
 
 
 def describe_calibration(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield a line on the client's error in its last self-test, and its spare capacity."""
+    """Yield a line on the client's error in its last self-test and its spare capacity, or that none was."""
     selftest, rate_per_s = result.facts.calibration, result.metrics.messages_per_s
     if selftest is None:
         yield "client error: not measured on this machine: run `loadgen selftest`"

@@ -109,7 +109,7 @@ def encode_spreads(figures: Sequence[Spread]) -> dict[str, Any]:
 
 
 def _list_run_figures(run: Metrics) -> Iterator[tuple[str, str, float]]:
-    """Yield key, label and value of each headline figure of a run: throughputs and latencies."""
+    """Yield key, label and value of a run's throughputs and latencies; NaN of one without samples."""
     yield "request_throughput_per_s", "Request throughput (req/s)", run.request_throughput_per_s
     yield "output_throughput_per_s", "Output throughput (tok/s)", run.output_throughput_per_s
     yield "total_throughput_per_s", "Total throughput (tok/s)", run.total_throughput_per_s

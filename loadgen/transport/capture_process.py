@@ -120,7 +120,7 @@ def reap_ended() -> None:
 
 
 def _import_transport(name: str) -> Build:
-    """Import what sends by a transport; a run imports no other."""
+    """Import what sends by a transport, epoll's for a name of no other; a run imports one."""
     if name == RING.name:
         from loadgen.features.ring.ring_transport import RingTransport
 

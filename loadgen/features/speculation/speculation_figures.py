@@ -1,4 +1,4 @@
-"""Speculation figures: tokens a step, time a step and who counts them, of a run whose server drafts."""
+"""Speculation figures: acceptance length (tokens a step), time a step, who counts them, where one drafts."""
 
 from __future__ import annotations
 

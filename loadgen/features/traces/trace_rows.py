@@ -1,4 +1,4 @@
-"""Trace rows: what a trace holds, as columns: when each request came, its lengths, its prompt's blocks."""
+"""Trace rows: a trace as columns, of times, lengths and prompts' blocks, and what reads its rows."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def make_options(
 
 
 def _read_words(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are given as texts or lists, parsed as flags are; raises UsageError."""
+    """Return those of `_AS_WORDS`, given as texts or lists, parsed as flags are; raises UsageError."""
     read = {}
     for name in (name for name in values if name in _AS_WORDS):
         value, parse = values[name], KEYWORDS[name].read or str

@@ -81,7 +81,7 @@ def make_ranking_table(comparison: ComparedLoad) -> Table:
 
 
 def make_effect_table(comparison: ComparedLoad) -> Table:
-    """Make a table of base models × quantizations: the headline figure, and its ratio to BF16's.
+    """Make a table of base models × quantizations: the headline figure, and how many times as fast as BF16.
 
     391.2 (1.88×) where it is 208.1 in BF16. A row that is unlike the baseline, or has no such figure, is left
     out.

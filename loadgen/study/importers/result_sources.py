@@ -197,7 +197,7 @@ class _Reading:
         return results + len(self.errors) + sum(map(len, self.shared.values()))
 
     def _read_directory(self, path: Path) -> int:
-        """Read all results in a directory and below, and return how many other files were checked."""
+        """Read all results in a directory and below; return how many files outside runs were looked at."""
         count, passed = 0, list[Path]()
         for where, inside, names in os.walk(path, followlinks=True):
             here = Path(where)

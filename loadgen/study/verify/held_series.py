@@ -461,7 +461,7 @@ def hold_gate(directory: Path, held: Proof) -> None:
 def hold_arm_quality(path: Path, held: Proof) -> None:
     """Compare every value of an arm's quality with what the files of scores next to it give.
 
-    It is unchecked where a file is missing or unreadable, or no task says for how many tokens it was.
+    All is unchecked where a file is missing or unreadable; without its task, the number of tokens.
     """
     raw = read_file_bytes(path, _MOST_BYTES)
     stated = read_mapping(json.loads(raw))
