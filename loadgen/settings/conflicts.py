@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from loadgen.base.errors import UsageError
-from loadgen.settings.data_settings import ANSWER_LENS, DATA_SETS
+from loadgen.settings.data_settings import ANSWER_LENS, DATA_SETS, SOURCES
 from loadgen.settings.setting import Given, Requirement, SettingRow, Values
 
 _MADE = (None, "random")
@@ -46,7 +46,8 @@ def list_unheeded(rows: Sequence[SettingRow], values: Values, typed: Collection[
     kind, _ = find_data(values)
     every = set(ANSWER_LENS) if set(ANSWER_LENS) <= set(typed) else set()  # --output-len
     given = {*typed, "dataset_path"} if values["dataset_path"] else {*typed} - {"dataset_path"}
-    lengthened = {"random"}.union(*(DATA_SETS[name] for name in ANSWER_LENS))
+    lengthened = {name for name, source in SOURCES.items() if source.takes_output_len}
+    lengthened = lengthened.union(*(DATA_SETS[name] for name in ANSWER_LENS))
     unheeded = ["--output-len"] if "output_len" in given and kind not in lengthened else []
     return unheeded + [
         row.option

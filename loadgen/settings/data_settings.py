@@ -61,12 +61,13 @@ class RequestSource(msgspec.Struct, frozen=True):
     is_trace: bool = False  # its times are recorded, and its repeated prompts the file's own
     reads_file: bool = False  # `dataset_path` names its file
     from_vllm: bool = False  # a data set of `vllm bench serve`, read by its rules
+    takes_output_len: bool = False  # without a setting of its own for the length of its answers
 
 
 RANDOM, FILE = "random", "file"
 # By the kind that DataFacts have; `plan.import_source` has the module of each.
 SOURCES = {
-    RANDOM: RequestSource(is_made=True, plans_lens=True),
+    RANDOM: RequestSource(is_made=True, plans_lens=True, takes_output_len=True),
     "trace": RequestSource(key="trace", is_made=True, is_trace=True),
     "timed_trace": RequestSource(is_trace=True, reads_file=True, from_vllm=True),
     "random_turns": RequestSource(key="turns", is_made=True, plans_lens=True),
@@ -75,11 +76,7 @@ SOURCES = {
     "custom": RequestSource(reads_file=True, from_vllm=True),
     FILE: RequestSource(key="dataset_path", reads_file=True),
 }
-_NAMED = {
-    name: source
-    for name, source in SOURCES.items()
-    if not (source.key or source.is_trace or source.plans_lens)
-}
+_NAMED = {name: row for name, row in SOURCES.items() if not (row.key or row.is_trace or row.plans_lens)}
 _MADE = (None, RANDOM, *(name for name, source in _NAMED.items() if not source.reads_file))
 _OURS = tuple(name for name, source in _NAMED.items() if not source.from_vllm)
 _VLLMS = tuple(name for name in get_args(DatasetName)[1:] if name not in _OURS)
