@@ -48,14 +48,10 @@ class Verb(NamedTuple):
 VERBS = {
     "bench": Verb(MEASURE, "How fast is a server under a given load?", "loadgen.cli:run_bench"),
     "profiles": Verb(
-        PREPARE,
-        "Which workloads are shipped, and what does one send?",
-        "loadgen.cli:list_profiles",
+        PREPARE, "Which workloads are shipped, and what does one send?", "loadgen.cli:list_profiles"
     ),
     "completion": Verb(
-        PREPARE,
-        "How does my shell complete verbs and flags?",
-        "loadgen.cli:write_completion",
+        PREPARE, "How does my shell complete verbs and flags?", "loadgen.cli:write_completion"
     ),
     "engine": Verb(PREPARE, "How do I try this without a server?", "loadgen_servers.engine.cli"),
     "quality": Verb(
@@ -70,9 +66,7 @@ VERBS = {
     ),
     "data": Verb(PREPARE, "What would a file of prompts, bodies or a trace send?", "loadgen.cli:run_data"),
     "explain": Verb(
-        READ,
-        "Why are TTFT and ITL of a run what they are?",
-        "loadgen.features.attribution.explain_command",
+        READ, "Why are TTFT and ITL of a run what they are?", "loadgen.features.attribution.explain_command"
     ),
     "export": Verb(
         READ,
@@ -81,19 +75,13 @@ VERBS = {
     ),
     "merge": Verb(READ, "What did the shards of one plan measure together?", "loadgen.features.shards.merge"),
     "shards": Verb(
-        PREPARE,
-        "How do I send one plan from Kubernetes, Slurm or MPI?",
-        "loadgen.fleet.shards_command",
+        PREPARE, "How do I send one plan from Kubernetes, Slurm or MPI?", "loadgen.fleet.shards_command"
     ),
     "ladder": Verb(
-        MEASURE,
-        "How fast is one request at growing prompt lengths?",
-        "loadgen.study.series.ladder_command",
+        MEASURE, "How fast is one request at growing prompt lengths?", "loadgen.study.series.ladder_command"
     ),
     "sweep": Verb(
-        MEASURE,
-        "How do figures change with load, length or settings?",
-        "loadgen.study.series.sweep_command",
+        MEASURE, "How do figures change with load, length or settings?", "loadgen.study.series.sweep_command"
     ),
     "limit": Verb(
         MEASURE,
@@ -106,27 +94,19 @@ VERBS = {
         "loadgen.study.series.campaign.campaign_command",
     ),
     "report": Verb(
-        READ,
-        "What did saved runs measure, as a page or as text?",
-        "loadgen.study.pages.report_command",
+        READ, "What did saved runs measure, as a page or as text?", "loadgen.study.pages.report_command"
     ),
     "compare": Verb(READ, "Which checkpoint is faster, and by how much?", "loadgen.study.compare_command"),
     "gate": Verb(READ, "Is a build slower than its base?", "loadgen.study.gate.gate_command"),
     "history": Verb(
-        READ,
-        "When did the figures of a load change, over months?",
-        "loadgen.study.history.history_command",
+        READ, "When did the figures of a load change, over months?", "loadgen.study.history.history_command"
     ),
     "audit": Verb(
-        READ,
-        "Which published figures are impossible or mislabelled?",
-        "loadgen.study.audit.audit_command",
+        READ, "Which published figures are impossible or mislabelled?", "loadgen.study.audit.audit_command"
     ),
     "bundle": Verb(READ, "How do I send runs so that others can check them?", "loadgen.study.bundle_command"),
     "verify": Verb(
-        READ,
-        "Do the figures of a bundle or run follow from its data?",
-        "loadgen.study.verify.verify_command",
+        READ, "Do the figures of a bundle or run follow from its data?", "loadgen.study.verify.verify_command"
     ),
 }
 DATA_VERBS = {

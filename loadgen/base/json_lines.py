@@ -118,10 +118,7 @@ class OpenedFile:
                 at += len(piece)
             return
         try:
-            with (
-                open(os.dup(self._descriptor), "rb") as file,
-                gzip.GzipFile(fileobj=file) as text,
-            ):
+            with open(os.dup(self._descriptor), "rb") as file, gzip.GzipFile(fileobj=file) as text:
                 file.seek(0)
                 text.read(self.begin)
                 while piece := text.read(size):

@@ -80,9 +80,7 @@ _LOG_PATTERNS = (
     LogPattern("cuda_graphs", r"\A[\w ]*?((?:cuda|CUDA) graph begin)", read_on, after="Capture "),
     _match_argument("cuda_graphs", "disable_cuda_graph", read_off_if_true),
     LogPattern(
-        "cuda_graph_sizes",
-        r"Capture cuda graph bs \[([\d, ]+)\]|graph end\. bs=\[([\d, ]+)\]",
-        read_sizes,
+        "cuda_graph_sizes", r"Capture cuda graph bs \[([\d, ]+)\]|graph end\. bs=\[([\d, ]+)\]", read_sizes
     ),
     LogPattern("speculative", r"\bspeculative_(algorithm\b.*)", read_speculative, after="server_args="),
     _match_argument("prefix_caching", "disable_radix_cache", read_opposite),

@@ -106,10 +106,7 @@ _LOG_PATTERNS = (
         lines=2,
     ),
     LogPattern(
-        "kv_bytes",
-        r"(?:Available KV cache memory:|reserved for KV Cache is) ([\d.]+) ?GiB",
-        read_gib,
-        max,
+        "kv_bytes", r"(?:Available KV cache memory:|reserved for KV Cache is) ([\d.]+) ?GiB", read_gib, max
     ),
     LogPattern("kv_bytes", r"Explicitly set \(([\d.]+)/[\d.]+\) GiB for KV cache", read_gib, max),
     LogPattern("load_s", r"Loading weights took ([\d.]+) seconds", read_seconds, max),

@@ -12,10 +12,8 @@ from loadgen.base.errors import UsageError
 from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts
-from loadgen.features.data import export_plan, sent_texts
-from loadgen.features.fingerprint import greedy_prompts
+from loadgen.features.data import export_plan
 from loadgen.features.images import image_probe
-from loadgen.features.roofline import estimate
 from loadgen.features.roofline.roofline_settings import Flags
 from loadgen.features.routed import role_scrapers
 from loadgen.features.selftest import capacity
@@ -23,7 +21,6 @@ from loadgen.features.sensors import power_urls
 from loadgen.features.shards import shard_sender
 from loadgen.features.shards.shard_sender import ShardSender
 from loadgen.features.telemetry import telemetry_sender
-from loadgen.fleet import cluster_session
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import has_images
 from loadgen.plan.request_sources import ModelTarget, WordCounts
@@ -53,6 +50,8 @@ def check_options(options: Options) -> None:
     if _is_shard(options):
         shard_sender.check_options(options)
     if (options.cluster, options.shards) != (None, None):
+        from loadgen.fleet import cluster_session
+
         cluster_session.check_options(options)
     if _has_telemetry(options):
         telemetry_sender.check_options(options)
@@ -101,6 +100,8 @@ def begin_sender(options: Options, stack: ExitStack, interrupts: Interrupts) -> 
     if _has_telemetry(options):
         wrap = telemetry_sender.begin_telemetry(options, stack)
     if options.cluster is not None and not options.print_request:
+        from loadgen.fleet import cluster_session
+
         places = cluster_session.join_cluster(options, stack, interrupts)
 
     def make_sender(
@@ -133,11 +134,15 @@ def list_steps(
     if has_images(made.profile) and is_first:
         yield from image_probe.list_steps(access, made, outcome, display)
     if made.sends_recorded:
+        from loadgen.features.data import sent_texts  # and the doubts of a run
+
         yield from sent_texts.list_steps(subject, Path(options.run_dir or "runs"), made, outcome)
+    from loadgen.features.roofline import estimate  # its tables of machines and models take 25 ms
     from loadgen.features.selftest import kept_selftests
 
     yield "the last self-test", kept_selftests.add_calibration
     if options.fingerprint and is_first:
+        from loadgen.features.fingerprint import greedy_prompts
 
         def add_fingerprint(known: Facts) -> Facts:
             answers = greedy_prompts.take_fingerprint(server, learned, made, outcome, display)

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from loadgen.base.errors import UsageError
 from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.base.untrusted import Hide, hide_nothing
-from loadgen.features.sessions import turn_sending
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import UNKNOWN_LEN
 from loadgen.records.decode import Decoder
@@ -244,6 +243,8 @@ def make_job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
     order: Order = part.order or Listed(indices)
     if plan.turns is not None:
         indices = np.unique(plan.turns.list_sessions()[indices])
+        from loadgen.features.sessions import turn_sending  # few runs have sessions
+
         order, sessions = turn_sending.make_turns(plan, plan.turns, indices.tolist(), options.target.headers)
     if options.http2 and plan.cancellations is not None:
         raise UsageError("cancelled requests close connections, and --http2 shares one: leave out --http2")

@@ -21,10 +21,8 @@ from loadgen.base.text import cut_end
 from loadgen.base.urls import is_unspecified
 from loadgen.engines.engines import ENGINES
 from loadgen.facts.run_facts import Launched
-from loadgen.features.sensors import sensor_discovery
 from loadgen.plan import plan, request_sources
 from loadgen.plan.profile import Profile
-from loadgen.plan.random_prompts import RANGE_RULES, parse_range_ratio
 from loadgen.plan.request_sources import Seed
 from loadgen.run.command import progress
 from loadgen.run.command.credentials import Credentials
@@ -176,6 +174,8 @@ def _find_longest(profile: Profile) -> int | None:
         or profile.output_dist
     ):
         return None
+    from loadgen.plan.random_prompts import RANGE_RULES, parse_range_ratio  # few need it
+
     input_ratio, output_ratio = parse_range_ratio(profile.range_ratio, profile.compat)
     bounds = RANGE_RULES[profile.compat].bounds
     _, most_input = bounds(max(profile.ladder or (profile.input_len,)), input_ratio)
@@ -391,4 +391,6 @@ def _wait_for_memory(before: int | None) -> None:
 
 def _read_device_memory_bytes() -> int | None:
     """Read the GPU memory in use by all processes; None without GPU, or if one does not report it."""
+    from loadgen.features.sensors import sensor_discovery  # an engine's start takes longer than its import
+
     return sensor_discovery.read_device_memory_bytes()

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -30,7 +30,6 @@ from loadgen.engines.engine import METRICS_PATH
 from loadgen.engines.refusals import Adaptation
 from loadgen.facts import run_facts
 from loadgen.facts.run_facts import Cell, Client, Facts, Server
-from loadgen.features.sensors import sensor_discovery
 from loadgen.host import environment
 from loadgen.plan import plan
 from loadgen.plan.plan import Plan, count_repeated_prompts
@@ -40,15 +39,13 @@ from loadgen.records import text_tokens
 from loadgen.records.journal import JOURNAL, Journal
 from loadgen.records.record import Records
 from loadgen.records.text_tokens import TextTokenizer
-from loadgen.report.run_directory import Result
-from loadgen.run import assembly, followup, prompt_counts, transport_choice, worker_count
+from loadgen.run import assembly, prompt_counts, transport_choice, worker_count
 from loadgen.run.acceptance import Adapter, check_sendable
 from loadgen.run.command import progress
 from loadgen.run.command.credentials import collect_credentials
 from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
 from loadgen.run.firing import Outcome, PlanPart, TransportOptions, Watch
-from loadgen.run.followup import FinishedRun
 from loadgen.run.live_display import choose_display
 from loadgen.run.measurement import PlanSender, measure
 from loadgen.run.observation import Local, Observation, make_cpu_watch
@@ -64,6 +61,10 @@ from loadgen.server.scraper import MetricsScraper
 from loadgen.settings.run_settings import SendOptions
 from loadgen.transport.capture_process import reap_ended
 from loadgen.transport.sending.job import Target
+
+if TYPE_CHECKING:
+    from loadgen.report.run_directory import Result
+    from loadgen.run.followup import FinishedRun
 
 _LOG = logging.getLogger("loadgen")
 _FAILED_S = 10.0  # for a server that failed to end: SGLang's takes five seconds to notice itself
@@ -128,6 +129,8 @@ class Session(msgspec.Struct, frozen=True):
         It raises nothing for what cannot be written or made: that is among the errors. The journal is removed
         once it is written elsewhere; a signal waits for that, a second one does not.
         """
+        from loadgen.run import followup  # only a run that has ended needs it
+
         return followup.write_run(
             run, directory, self.options, self.local, self.access.secrets, self.interrupts, explain, layout
         )
@@ -186,6 +189,11 @@ class Session(msgspec.Struct, frozen=True):
                         outcome = measure(made, sent, watch)
                     else:
                         outcome = session.sender.send(made, sent, watch)
+                    # Raised inside pydantic's builder, a signal would become an error of its own.
+                    with signals.defer_stop(session.interrupts) as came, importing():
+                        from loadgen.run import followup
+                    if came:
+                        signals.stop(came[0])
                     known = session._mask(followup.add_outcome(known, outcome, journal.error, made))
                     journal.put_facts(known.encode())
                     journal.finish()
@@ -308,6 +316,9 @@ class Session(msgspec.Struct, frozen=True):
 
         The measurement is on disk, and nothing that fails costs more than its own part.
         """
+        from loadgen.report.run_directory import Result
+        from loadgen.run import followup
+
         access = self.access if self.observes else None
         steps: tuple[tuple[str, Callable[[Facts], Facts]], ...] = (
             *observed.list_steps(outcome, display, _import_results),
@@ -331,6 +342,8 @@ class Session(msgspec.Struct, frozen=True):
         known = self.local is not None or self.options.power_url
         if not (self.observes and known) or self.served.engine.simulated:
             return Observation()
+        from loadgen.features.sensors import sensor_discovery  # few runs have a server with sensors
+
         sensors = sensor_discovery.start_sensors(self.local, self.options, display)
         state = None if sensors is None else sensors.read_state(self.options.probe_memory)
         return Observation(sensors, state)

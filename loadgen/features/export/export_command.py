@@ -193,11 +193,7 @@ def _describe_load(run: Result) -> dict[str, Any]:
         standardized["concurrency"] = facts.held_concurrency
     if facts.session_turns:
         standardized["multi_turn"] = {"enabled": True}
-    return {
-        "metadata": {"cfg_id": _hash_config(native)},
-        "standardized": standardized,
-        "native": native,
-    }
+    return {"metadata": {"cfg_id": _hash_config(native)}, "standardized": standardized, "native": native}
 
 
 def _describe_lengths(facts: Facts, asked: int | None, counted: NDArray[Any] | None) -> dict[str, Any]:
@@ -268,11 +264,7 @@ def _summarize(unit: str, values: NDArray[np.float64]) -> dict[str, Any]:
         "min": float(values.min()),
         "max": float(values.max()),
         **dict(
-            zip(
-                _REPORT_RANKS.values(),
-                np.percentile(values, tuple(_REPORT_RANKS)).tolist(),
-                strict=True,
-            )
+            zip(_REPORT_RANKS.values(), np.percentile(values, tuple(_REPORT_RANKS)).tolist(), strict=True)
         ),
     }
 

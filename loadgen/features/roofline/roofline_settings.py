@@ -7,8 +7,6 @@ from typing import Any
 import msgspec
 
 from loadgen.base.files import expand_path
-from loadgen.features.roofline import models
-from loadgen.features.roofline.machines import choose_machine
 
 # A nominal bandwidth is clock × width, and reads reach 90 % of it at most; what is allowed beyond it is for
 # printed figures that are rounded, and for bytes of a checkpoint that its config does not declare.
@@ -37,6 +35,10 @@ class Flags(msgspec.Struct, frozen=True):
     def check(self) -> None:
         """Raise UsageError for an unknown machine, an impossible bandwidth, or an unusable config."""
         if self.names_machine:
+            from loadgen.features.roofline.machines import choose_machine  # its table takes 20 ms
+
             choose_machine(self.hardware, self.bandwidth_gb_per_s)
         if self.model_config is not None:
+            from loadgen.features.roofline import models
+
             models.read_architecture(expand_path(self.model_config))

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -13,10 +14,6 @@ import numpy as np
 from loadgen.base import clock
 from loadgen.base.errors import call_guarded
 from loadgen.base.structs import replace
-from loadgen.facts.sensor_facts import SensorSummary
-from loadgen.features.sensors import sensor_summary
-from loadgen.features.sensors.sensor_summary import Window, summarize_window
-from loadgen.host.machine_state import MachineState
 from loadgen.host.sensor import (
     Quantity,
     Reading,
@@ -26,7 +23,11 @@ from loadgen.host.sensor import (
     read_machine_state,
     read_safely,
 )
-from loadgen.server.sample_file import SampledSeries
+
+if TYPE_CHECKING:
+    from loadgen.facts.sensor_facts import SensorSummary
+    from loadgen.host.machine_state import MachineState
+    from loadgen.server.sample_file import SampledSeries
 
 _LEAST_PERIOD_S = 0.1
 _POWER: frozenset[Quantity] = frozenset(("energy_j", "power_w", "board_w", "package_j"))
@@ -81,6 +82,8 @@ class Sampler(msgspec.Struct, eq=False):
     def summarize(self, begin_ns: int, end_ns: int) -> SensorSummary:
         """Summarize the samples between two times of CLOCK_MONOTONIC (ns), with all errors as missing."""
         # Its models are built once a run is over.
+        from loadgen.features.sensors.sensor_summary import Window, summarize_window
+
         window = Window(tuple(self.samples), begin_ns, end_ns, self.period_s)
         sensed = summarize_window(window, tuple(self.idle), self.before_bytes)
         return sensed.model_copy(update={"missing": (*self.errors, *sensed.missing)})
@@ -91,6 +94,8 @@ class Sampler(msgspec.Struct, eq=False):
 
     def list_series(self) -> list[SampledSeries]:
         """List the series of every sampled quantity; energy counters become power between readings."""
+        from loadgen.features.sensors import sensor_summary
+
         return sensor_summary.list_series(self.samples)
 
     @contextlib.contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loadgen.base import files
 from loadgen.base.errors import SIGNALLED, UsageError, decide_exit_code
@@ -26,10 +26,7 @@ from loadgen.plan import profile
 from loadgen.plan.model_files import NOT_HERE, locate_tokenizer
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
-from loadgen.report import report, result_block, run_writer
-from loadgen.report.fail_conditions import check_fail_on, find_failing
-from loadgen.report.result_file import write_result
-from loadgen.report.run_directory import Result
+from loadgen.report import result_block
 from loadgen.run import assembly, stop_rules, transport_choice
 from loadgen.run.attach import attach, collect_settings
 from loadgen.run.command import progress
@@ -43,6 +40,9 @@ from loadgen.settings.setting import list_rows
 from loadgen.settings.table import PROFILE_KEYS
 from loadgen_servers.process.embedded import Embedded
 
+if TYPE_CHECKING:
+    from loadgen.report.run_directory import Result
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -51,6 +51,8 @@ def prepare(options: Options) -> list[Profile]:
     names, overrides = options.profiles, options.overrides
     profiles = [profile.load(name, overrides, flags=True) for name in names] or [profile.build(overrides)]
     if options.fail_on:
+        from loadgen.report.fail_conditions import check_fail_on  # few runs need it
+
         check_fail_on(options.fail_on, profiles)
     for workload in profiles:
         objectives.check_workload(workload)
@@ -115,6 +117,8 @@ def run_once(
     run, directory = session.run(workload, seed)
     code = finish(session, run, directory)
     if session.options.json:
+        from loadgen.report import run_writer
+
         results.append(run_writer.encode_run(run, session.options.save_detailed))
     if code not in SIGNALLED:
         session.check_alive(failed=bool(run.records.failed))
@@ -193,6 +197,9 @@ def finish(session: Session, run: Result, directory: Path) -> int:
 
     A shard without requests counts as measured.
     """
+    from loadgen.report import report, run_writer
+    from loadgen.report.result_file import write_result
+
     options = session.options
     kept = session.keep(run, directory, options.explain, options.layout)
     shown = report.render_for_stdout(run, directory, options.explain, options.layout)
@@ -217,6 +224,8 @@ def finish(session: Session, run: Result, directory: Path) -> int:
         progress.warn(report.explain_unmeasured(run))
     failing = set[str]()
     if options.failing:
+        from loadgen.report.fail_conditions import find_failing  # few runs need it
+
         failing = find_failing(run, options.failing)
     return decide_exit_code(
         signal=signal,
