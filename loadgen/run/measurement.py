@@ -107,7 +107,8 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing 
     elapsed_s, sent = (clock.now_ns() - began_ns) / 1e9, firing.counters.sent
     planned_ns = plan.profile.duration_ns if total is None else 0
     rule = "" if ending.cut_short else rules.summarize(elapsed_s, (total or sent) - sent, planned_ns)
-    tally, revise, uncounted = firing.tally, None, ""
+    # A worker that was killed has kept texts and no tally of them: they are dropped all the same.
+    tally, (revise, uncounted) = firing.tally, text_tokens.make_revision((), None, options.keep_text)
     if tally.uncounted:
         with watch.display.waiting(f"counting the tokens of {tally.uncounted} responses without usage"):
             parts = journal.parts()
