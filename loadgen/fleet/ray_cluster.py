@@ -171,7 +171,7 @@ def read_last_line(error: Exception) -> str:
 
 
 def check_room(cpus: Sequence[float], shards: int, each: int) -> None:
-    """Raise UsageError where nodes of so many CPUs have no room for all shards of `each` CPUs."""
+    """Raise UsageError where nodes of these CPUs have no room for all shards of `each` CPUs."""
     room = sum(int(count // each) for count in cpus)
     if room < shards:
         most = f"--shards {room}" if room else "add nodes"

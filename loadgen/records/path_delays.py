@@ -172,7 +172,7 @@ class PathDelays(msgspec.Struct, eq=False):
 def _find_tick_ns(ticks: int, passed_ns: int) -> int:
     """Find how long a clock's tick is (ns) by how many passed in a time: 1 ms, 1 µs, or 0 for neither.
 
-    In less than 100 ms fewer than 1000 ticks are taken for 1 ms each, and more are not told apart: 0.
+    In less than 100 ms fewer than 1000 ticks are taken for 1 ms each, and more cannot be distinguished: 0.
     """
     passed_ms = passed_ns / MS_NS
     if passed_ms < _TELLING_MS:

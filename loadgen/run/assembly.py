@@ -16,10 +16,9 @@ from loadgen.features.data import export_plan
 from loadgen.features.images import image_probe
 from loadgen.features.roofline.roofline_settings import Flags
 from loadgen.features.routed import role_scrapers
-from loadgen.features.selftest import capacity
+from loadgen.features.selftest import capacity, kept_selftests
 from loadgen.features.sensors import power_urls
 from loadgen.features.shards import shard_sender
-from loadgen.features.shards.shard_sender import ShardSender
 from loadgen.features.telemetry import telemetry_sender
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import has_images
@@ -111,7 +110,7 @@ def begin_sender(options: Options, stack: ExitStack, interrupts: Interrupts) -> 
         if places is not None:
             sender = cluster_session.ClusterSender(places, options, access, word_counts)
         elif _is_shard(options):
-            sender = ShardSender(options, interrupts)
+            sender = shard_sender.ShardSender(options, interrupts)
         return sender if wrap is None else wrap(sender or PlanSender())
 
     return make_sender
@@ -138,7 +137,6 @@ def list_steps(
 
         yield from sent_texts.list_steps(subject, Path(options.run_dir or "runs"), made, outcome)
     from loadgen.features.roofline import estimate  # its tables of machines and models take 25 ms
-    from loadgen.features.selftest import kept_selftests
 
     yield "the last self-test", kept_selftests.add_calibration
     if options.fingerprint and is_first:

@@ -90,7 +90,7 @@ def make_spread_passage(figures: Sequence[Spread]) -> Passage:
         label = spread.label + (f" (of {spread.runs})" if spread.runs < most else "")
         cv, half, reach = f"{100 * spread.cv:.1f}", f"{spread.half_width:.2f}", f"{100 * spread.reach:.1f}"
         if is_vague(spread.mean, spread.half_width):
-            half, reach = "> mean", "> 100"  # so many digits of nothing would look like a result
+            half, reach = "> mean", "> 100"  # digits without meaning would look like a result
         rows.append((label, f"{spread.mean:.2f}", f"{spread.std:.2f}", cv, half, reach))
     table = make_table(("figure", "mean", "std", "CV %", "±", "± %"), rows)
     remarks = ("± half of the mean's 95 % confidence interval", _describe_stability(figures))

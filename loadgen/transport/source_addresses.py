@@ -102,7 +102,7 @@ def list_used_ports(family: int, source: str, server: Address) -> Iterable[int]:
     Nothing where the kernel does not show its connections. From 127.* those in TIME_WAIT are left out, since
     Linux by default reuses them after a second (the setting tcp_tw_reuse is not read); from ::1 they are not.
     """
-    import psutil  # few runs have so many connections that they look
+    import psutil  # only runs of many connections look
 
     replaced = psutil.CONN_TIME_WAIT if source.startswith("127.") else ""
     own, peer = source.partition("%")[0], (str(server[0]).partition("%")[0], server[1])

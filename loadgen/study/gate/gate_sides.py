@@ -284,7 +284,7 @@ _NUMBER = re.compile(r"-?[\d,]+(?:\.\d+)?")
 
 
 def list_unequal_states(new: Sequence[Reported], base: Sequence[Reported], in_turn: bool) -> list[str]:
-    """List by what the machine's state sets the sides apart, each new run beside the base's next to it.
+    """List what of the machine's state separates the sides, each new run next to the base's nearest.
 
     Of runs that were not measured `in_turn`, any difference does; of those that were, a setting (a clock
     limit, a power cap, firmware), and a condition (heat, other processes, memory bandwidth) that differs the

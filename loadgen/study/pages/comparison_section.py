@@ -126,7 +126,7 @@ def _plot_bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Pane
 
 
 def plot_row_distributions(compared: ComparedLoad) -> list[Panel]:
-    """Return a panel for each latency, a curve for each of the first eight rows with requests; [] of none."""
+    """Return a panel for each latency, a curve for each of the first eight rows with requests; [] without."""
     lines = ((line.shown_name, line.runs) for line in compared.lines)
     groups = [(name, [run.run for run in runs if run.run is not None]) for name, runs in lines]
     groups = [(name, runs) for name, runs in groups if runs]

@@ -271,9 +271,9 @@ def _list_score_doubts(answers: Sequence[SampledAnswer], own: Sequence[TokenScor
     if floor.mean <= _LEAST_FLOOR:
         return
     # The slope of scored over reported ones: these are exact, and the others' noise leaves it as it is.
-    told, mine = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    spread = float(told.var())
-    slope = float(((told - told.mean()) * (mine - told)).mean()) / spread if spread > 0 else 0.0
+    reported, mine = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    spread = float(reported.var())
+    slope = float(((reported - reported.mean()) * (mine - reported)).mean()) / spread if spread > 0 else 0.0
     if abs(slope) > _MOST_SLOPE:
         yield (
             f"the log-probabilities of its samples are scaled by {1 / (1 + slope):.2f} (they differ from its "
