@@ -11,7 +11,7 @@ from builders.lint import CLIENT, TESTS
 
 # What was measured when it was last lowered. A change that needs more takes as much away elsewhere.
 CEILINGS = {
-    "lines of loadgen/": 96_990,
+    "lines of loadgen/": 96_989,
     "modules of loadgen/": 431,
     "functions of loadgen/": 5_635,
     "classes of loadgen/": 913,

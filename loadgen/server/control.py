@@ -54,6 +54,7 @@ class ServerProbe:
 
     def __init__(self, access: ServerAddress) -> None:
         self.access, self.tls = access, access.tls
+        self.models_path = f"{access.prefix}/models{access.query}"
         self.reason = ""  # why the server is not ready yet, as of the last poll
         self.throttle = Throttler(rate_limit=_POLLS_PER_S, period=1.0, retry_interval=0.05)
 
@@ -97,9 +98,7 @@ class ServerProbe:
 
         It is asked for its models alone: it has no /health, and may have no list, or not for every key.
         """
-        listing = await exchange.ask_again(
-            client, "GET", f"{self.access.prefix}/models{self.access.query}", _ANSWER_S
-        )
+        listing = await exchange.ask_again(client, "GET", self.models_path, _ANSWER_S)
         if listing.error or listing.status >= 500:
             return None
         if listing.status == UNAUTHORIZED or (listing.status in DENIED and model is None):
@@ -123,7 +122,7 @@ class ServerProbe:
 
     async def _identify(self, client: httpx.AsyncClient, model: str | None) -> ServerInfo:
         """Identify the engine, by its models' owner, else its paths, and the model; raises MeasureError."""
-        listing = await self._answer(client, f"{self.access.prefix}/models{self.access.query}")
+        listing = await self._answer(client, self.models_path)
         if listing.status in DENIED:
             raise MeasureError(self.access.explain_denial(listing))
         cards = _list_cards(listing)
