@@ -19,7 +19,7 @@ from loadgen.features.roofline import roofline_settings
 from loadgen.features.selftest import capacity
 from loadgen.features.speculation import step_counts
 from loadgen.features.workers import workers
-from loadgen.figures.workloads import arrival_scales, reuse_distances
+from loadgen.figures import workloads
 from loadgen.host import sensor
 from loadgen.plan import profile
 from loadgen.records import journal
@@ -134,8 +134,8 @@ CLAIMS: dict[str, tuple[str, ...]] = {
     ),
     "CHANGELOG.md": (f"`loadgen audit`: {len(CHECKS)} checks",),
     "traces.md": (
-        f"those of which {arrival_scales._LEAST_WINDOWS} fit",
-        f"exact up to {reuse_distances.MOST_BLOCKS >> 20} Mi blocks",
+        f"those of which {workloads._LEAST_WINDOWS} fit",
+        f"exact up to {workloads.MOST_BLOCKS >> 20} Mi blocks",
     ),
     "audit.md": (f"up to {100 * findings.FAR_BEYOND - 100:g} % is SUSPECT",),
     "selftest.md": (f"({capacity.USUAL_STREAMS} streams",),

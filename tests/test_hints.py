@@ -90,7 +90,6 @@ FOREIGN = {
 # What is no message: commands of other programs that are run or written here, patterns, and style sheets.
 COMMANDS = (
     "loadgen/settings/vllm_flags.py",  # whose tables tests/settings/test_vllm_flags.py holds
-    "loadgen/study/pages/html.py",
     "loadgen/study/importers/",
     "loadgen/features/selftest/selftest_command.py",
     "loadgen/fleet/shards_command.py",

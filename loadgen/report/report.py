@@ -28,7 +28,7 @@ from loadgen.features.targets import target_figures
 from loadgen.figures import steady_state
 from loadgen.figures.metrics import compute_metrics, drop_unknown, list_figures, list_sglang_figures
 from loadgen.host import cpu_use
-from loadgen.report import figure_lines, result_block, run_lines, shape_figures
+from loadgen.report import result_block, run_lines, shape_figures
 from loadgen.report.run_directory import Result
 from loadgen.report.section import (
     ReportOptions,
@@ -173,12 +173,12 @@ SECTIONS = (
         "turns-not-sent", session_figures.describe_unsent_turns, _HAS_SESSIONS, room=Room.ALWAYS, page="Notes"
     ),
     Section("resends", run_lines.describe_resends, room=Room.ALWAYS, page="Notes"),
-    Section("bounds", figure_lines.describe_bounds, room=Room.ALWAYS, short=figure_lines.describe_highest),
-    Section("objectives", figure_lines.describe_objectives, attrgetter("profile.slo"), room=Room.ALWAYS),
-    Section("tokens", figure_lines.describe_tokens, room=Room.FIRST),
+    Section("bounds", run_lines.describe_bounds, room=Room.ALWAYS, short=run_lines.describe_highest),
+    Section("objectives", run_lines.describe_objectives, attrgetter("profile.slo"), room=Room.ALWAYS),
+    Section("tokens", run_lines.describe_tokens, room=Room.FIRST),
     Section(
         "more-figures",
-        lambda result, _: figure_lines.describe_more_figures(result.metrics, result.facts.reasoned),
+        lambda result, _: run_lines.describe_more_figures(result.metrics, result.facts.reasoned),
     ),
     Section(
         "targets",

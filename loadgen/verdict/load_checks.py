@@ -13,7 +13,7 @@ from loadgen.base.rule import Evidence, Origin, Rule, invalid, join_evidence, no
 from loadgen.base.text import format_count
 from loadgen.figures import steady_state
 from loadgen.figures.figure_table import SELECTABLE, percentile_name
-from loadgen.figures.peaks import peak_concurrency
+from loadgen.figures.metrics import peak_concurrency
 from loadgen.figures.session_rows import find_dry_ns
 from loadgen.plan.profile import Profile
 from loadgen.records import text_tokens

@@ -19,7 +19,7 @@ from builders import made_runs
 from builders.loops import loop_over
 from builders.required import require
 from loadgen.base.arrays import sum_exactly
-from loadgen.figures import distribution, peaks
+from loadgen.figures import distribution, metrics
 from loadgen.figures.distribution import (
     Distribution,
     Piece,
@@ -154,7 +154,7 @@ def test_blocks_change_no_figure(block: int, per_message: int, monkeypatch: pyte
     run = odd_run(np.random.default_rng(per_message), per_message)
     whole = Result(run.facts, run.records)
     expected, text = roughly(encode_run(whole, detailed=True)), report.render_report(whole)
-    for module in (record, peaks):
+    for module in (record, metrics):
         monkeypatch.setattr(module, "BLOCK", block)
     assert roughly(encode_run(run, detailed=True)) == expected
     assert report.render_report(run) == text

@@ -9,9 +9,8 @@ import pytest
 from builders.loops import loop_over
 from builders.made_records import make_record
 from loadgen.figures.figure_table import parse_metrics, parse_percentiles
-from loadgen.figures.metrics import Metrics, compute_metrics
+from loadgen.figures.metrics import Metrics, compute_metrics, peak_concurrency, peak_tokens
 from loadgen.figures.objectives import parse_goodput
-from loadgen.figures.peaks import peak_concurrency, peak_tokens
 from loadgen.figures.per_request import MetricOptions
 from loadgen.records.record import Record, Records
 from loadgen.transport.failure import Failure, FailureKind

@@ -16,10 +16,9 @@ from loadgen.figures.figure_table import parse_metrics
 from loadgen.figures.metrics import BlockFacts, Metrics, compute_metrics, list_latencies
 from loadgen.figures.per_request import MetricOptions
 from loadgen.records.record import UNKNOWN, Record, Records
-from loadgen.report import figure_lines, report
-from loadgen.report.figure_lines import describe_token_counts
+from loadgen.report import report, run_lines
 from loadgen.report.run_directory import Result
-from loadgen.report.run_lines import name_tokenizer
+from loadgen.report.run_lines import describe_token_counts, name_tokenizer
 from loadgen.report.run_writer import encode_run
 from loadgen.transport.failure import Failure, FailureKind
 
@@ -57,7 +56,7 @@ def result(requests: int, workload: dict[str, Any] | None = None) -> Result:
 def test_a_percentile_has_its_bound_from_enough_samples_on(
     requests: int, workload: dict[str, Any], lines: list[str]
 ) -> None:
-    assert list(figure_lines.describe_bounds(result(requests, workload), None)) == lines
+    assert list(run_lines.describe_bounds(result(requests, workload), None)) == lines
 
 
 @pytest.mark.parametrize(
@@ -68,7 +67,7 @@ def test_a_percentile_has_its_bound_from_enough_samples_on(
     ],
 )
 def test_the_short_report_has_the_highest_percentile(workload: dict[str, Any], lines: list[str]) -> None:
-    assert list(figure_lines.describe_highest(result(320, workload), None)) == lines
+    assert list(run_lines.describe_highest(result(320, workload), None)) == lines
 
 
 @pytest.mark.parametrize(
@@ -89,28 +88,28 @@ def test_the_short_report_has_the_highest_percentile(workload: dict[str, Any], l
 )
 def test_an_objective_is_met_missed_or_not_shown(slo: str, line: str) -> None:
     made = result(320, {"slo": slo})
-    assert next(figure_lines.describe_objectives(made, None)) == line
+    assert next(run_lines.describe_objectives(made, None)) == line
     for rendered in (report.render_report(made), report.render_short(made, "runs/r")):
         assert line in " ".join(rendered.split())
 
 
 def test_failures_count_as_above_every_limit() -> None:
     case = run(failed(5), workload={"slo": "e2el p90 < 1000s"})
-    line = next(figure_lines.describe_objectives(Result(case.facts, case.records), None))
+    line = next(run_lines.describe_objectives(Result(case.facts, case.records), None))
     assert line == "e2el p90 < 1000000 ms: fails, ∞ ms (≤ ∞ at 99 %), 64 of 320 above"
 
 
 def test_without_goodput_the_limits_of_slo_count_good_requests() -> None:
     made = result(320, {"slo": "ttft p90 < 49ms, e2el p99 < 1000s"})
     assert made.metrics.slo_attainment == 0.0
-    assert list(figure_lines.describe_objectives(made, None))[-1] == (
+    assert list(run_lines.describe_objectives(made, None))[-1] == (
         "goodput: of requests within ttft 49 ms, e2el 1e+06 ms (the limits of --slo)"
     )
-    floor = list(figure_lines.describe_objectives(result(320, {"slo": "tps_user p10 > 30"}), None))[-1]
+    floor = list(run_lines.describe_objectives(result(320, {"slo": "tps_user p10 > 30"}), None))[-1]
     assert floor == "goodput: of requests within tps_user 30 tok/s (the limits of --slo)"
     given = result(320, {"slo": "ttft p90 < 49ms", "goodput": ("ttft:60",)})
     assert given.metrics.slo_attainment == 1.0
-    assert len(list(figure_lines.describe_objectives(given, None))) == 1
+    assert len(list(run_lines.describe_objectives(given, None))) == 1
 
 
 def test_a_result_has_the_objectives_without_infinity() -> None:
@@ -132,7 +131,7 @@ def test_no_figure_is_shown_that_the_block_leaves_out() -> None:
         row.arrival_ns = np.full_like(row.arrival_ns, row.end_ns)
     case = run(rows)
     whole = Result(case.facts, case.records)
-    assert list(figure_lines.describe_bounds(whole, None)) == [f"P99 {_E2EL}; 320 samples, a bound needs 459"]
+    assert list(run_lines.describe_bounds(whole, None)) == [f"P99 {_E2EL}; 320 samples, a bound needs 459"]
     shown = " ".join(report.render_report(whole).split())
     assert "see arrivals-not-tokens" in shown
     assert [name for name in ("TTFT (ms)", "ITL (ms)", "P99 of TTFT") if name in shown] == []
@@ -284,7 +283,7 @@ def test_nothing_successful_is_a_distribution_of_nothing() -> None:
     assert (run.ttfvt.n, run.e2el_per_token.n, run.prefill_speed.n, run.tps_user.n) == (0, 0, 0, 0)
     assert math.isnan(run.tps_user.mean_tok_s)
     assert (run.cached_share, run.finish_reasons) == (None, {})
-    assert list(figure_lines.describe_more_figures(run)) == []
+    assert list(run_lines.describe_more_figures(run)) == []
 
 
 @pytest.mark.parametrize(
@@ -335,7 +334,7 @@ def test_the_names_are_taken_and_their_keys_follow_the_metric() -> None:
 
 def test_the_lines_have_each_figure_that_there_is() -> None:
     run = computed(PLAIN, REASONS, answer(2, [100, 300], visible=-1), gpus=2)
-    assert list(figure_lines.describe_more_figures(run)) == [
+    assert list(run_lines.describe_more_figures(run)) == [
         "TTFVT (first visible token): 150.00 ms mean, 150.00 median; 1 of 3 responses have none: they ended "
         "within their reasoning",
         "per user: 41.7 tok/s mean, 5.0 least (after the first message); per GPU: 13.3 output tok/s; E2EL "
@@ -358,7 +357,7 @@ def test_answers_that_all_end_within_their_reasoning_are_a_line(
     visible: int, reasoned: int, line: str
 ) -> None:
     run = computed(*(answer(i, [100, 110], visible=visible) for i in range(2)))
-    assert next(figure_lines.describe_more_figures(run, reasoned)).startswith(line)
+    assert next(run_lines.describe_more_figures(run, reasoned)).startswith(line)
 
 
 @loop_over(

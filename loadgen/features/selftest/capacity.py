@@ -24,9 +24,8 @@ from loadgen.base.text import format_count
 from loadgen.engines import engines
 from loadgen.facts.calibration import HELD_PERCENT, Calibration, Error
 from loadgen.features.selftest import kept_selftests
-from loadgen.figures.metrics import compute_metrics
+from loadgen.figures.metrics import compute_metrics, peak_concurrency
 from loadgen.figures.objectives import make_metric_options
-from loadgen.figures.peaks import peak_concurrency
 from loadgen.host.environment import describe_machine
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan

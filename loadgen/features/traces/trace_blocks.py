@@ -18,7 +18,7 @@ from loadgen.base.arrays import Bool, Int64
 from loadgen.base.block_hashes import SERVER_BLOCK, chain_hashes, find_savings, mix_words
 from loadgen.base.text import format_count
 from loadgen.features.traces.trace_rows import Growth, Hashes, TraceRows
-from loadgen.figures.workloads.load_columns import NO_DELAY, LoadColumns
+from loadgen.figures.workloads import NO_DELAY, LoadColumns
 from loadgen.plan.request_sources import WordCounts
 
 _GOLDEN = 0x9E37_79B9_7F4A_7C15

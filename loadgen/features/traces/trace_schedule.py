@@ -11,7 +11,7 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.text import quote_value
 from loadgen.features.traces.trace_rows import TraceRows
-from loadgen.figures.workloads.arrival_scales import find_grid_ns
+from loadgen.figures.workloads import find_grid_ns
 from loadgen.plan.planned_requests import CAPS, ScheduleFacts
 from loadgen.plan.profile import Profile
 

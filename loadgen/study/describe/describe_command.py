@@ -30,24 +30,26 @@ from loadgen.features.data.data_command import (
 )
 from loadgen.features.traces.trace_blocks import make_load_columns
 from loadgen.features.traces.trace_formats import read_trace
-from loadgen.figures.workloads.arrival_scales import ArrivalFigures
-from loadgen.figures.workloads.fidelity import (
+from loadgen.figures.workloads import (
+    NO_DELAY,
+    ArrivalFigures,
     Fidelity,
+    LoadColumns,
+    ReuseFigures,
+    SessionShape,
     WorkloadFigures,
     compare_measured,
     format_value,
     measure_workload,
 )
-from loadgen.figures.workloads.load_columns import NO_DELAY, LoadColumns, SessionShape
-from loadgen.figures.workloads.reuse_distances import ReuseFigures
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import UNKNOWN_LEN, PromptRequests, Turns
 from loadgen.plan.request_sources import RandomStream, Seed
 from loadgen.run.command.options import parse_words
 from loadgen.run.live_display import choose_display
 from loadgen.study.describe.load_panels import DescribedLoad, plot_workloads
-from loadgen.study.pages.document import Document
-from loadgen.study.pages.outputs import render_html, write_text_output
+from loadgen.study.pages.document import Document, render_page
+from loadgen.study.pages.outputs import write_text_output
 
 _OWN = ("file", "against", "html", "json", "against_format")
 _MOST_LETTERS = 24  # of a name in a legend
@@ -99,7 +101,7 @@ def main(argv: Sequence[str]) -> int:
     if "html" in asked:
         title = " against ".join(each.figures.name.partition(",")[0] for each in described)
         total = sum(each.figures.requests for each in described)
-        page = render_html(Document(title, (f"{total:,} requests", "not sent"), tuple(passages)))
+        page = render_page(Document(title, (f"{total:,} requests", "not sent"), tuple(passages)))
         print_text(write_text_output(asked["html"], page), sys.stdout, end="")
     return ExitCode.FIGURES
 

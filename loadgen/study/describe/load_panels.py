@@ -12,9 +12,15 @@ from numpy.typing import NDArray
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.passages import Curve, CurveStyle, Floats, Panel
 from loadgen.base.tables import Table, make_table
-from loadgen.figures.workloads.arrival_scales import SCALES_NS, count_arrivals
-from loadgen.figures.workloads.fidelity import WorkloadFigures, format_value
-from loadgen.figures.workloads.load_columns import LoadColumns, count_requests, find_delays_ns
+from loadgen.figures.workloads import (
+    SCALES_NS,
+    LoadColumns,
+    WorkloadFigures,
+    count_arrivals,
+    count_requests,
+    find_delays_ns,
+    format_value,
+)
 
 _STRETCHES = 120  # of the time, for arrivals
 _MOST_POINTS = 500  # requests of each workload that are drawn by their two lengths

@@ -30,7 +30,7 @@ from loadgen.study.history.change_points import LEAST_RUNS, MOST_RUNS, ChangePoi
 from loadgen.study.history.history_file import HistoryEntry, check_one_subject, list_run_entries, read_history
 from loadgen.study.importers import result_sources
 from loadgen.study.pages import outputs
-from loadgen.study.pages.document import Document
+from loadgen.study.pages.document import Document, render_page, require_extra
 
 _PAGE = "history.html"
 _MOST_ROWS = 30  # of the table in a terminal
@@ -77,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
     facts = (entries[0].load, machine, format_count(len(entries), "measurement"), " to ".join(days))
     subject = tuple(filter(None, facts))
     if given.html:
-        page = outputs.render_html(Document("History", subject, tuple(passages)))
+        page = render_page(Document("History", subject, tuple(passages)))
         outputs.write_text_output(given.html, page)
     if given.json:
         print_json(encode_history(entries, metrics, given.alpha))
@@ -89,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
             last = replace(last, table=replace(last.table, body=last.table.body[left:], notes=(note,)))
         print_passages([about, *others, last])
         if given.plot:
-            with outputs.require_extra():
+            with require_extra():
                 from loadgen.study.pages import terminal_plots
             width, plain = outputs.measure_screen()
             panels = (panel for passage in passages for panel in passage.panels)

@@ -24,17 +24,20 @@ _DARK_SHADES = (
     "#c3a0f5", "#7d5fb0", "#2f9c7a", "#1d6b52", "#8be0bf", "#3ccfa0", "#4f9c82", "#226f57", "#8a6a1c",
     "#ecc04c", "#5cb2f0", "#2b5f8c", "#7fd3ea", "#8f9cff", "#4aa0e6", "#5a6570",
 )  # fmt: skip
-# A page's variables have the names of these roles; `band` is behind what stands out, `faint` labels axes.
+# A page's variables have the names of these roles; `band` is behind what stands out, `faint` labels axes. The
+# last five are the page's alone: raised ground, links, and what is good, doubtful, bad.
 LIGHT = {
     "paper": "#ffffff", "text": "#1d2329", "faint": "#59636e", "grid": "#e2e6ea", "band": "#eef3f8",
     "wait": "#b3bac2", "prefill": "#c84800", "decode": "#0069b4", "failed": "#c01048",
     **dict(zip(_SERIES, _LIGHT_SERIES, strict=True)),
     **dict(zip(SHADES.values(), _LIGHT_SHADES, strict=True)),
+    "raised": "#f6f8fa", "link": "#005a9e", "good": "#00694d", "warn": "#9a4a00", "bad": "#b3093c",
 }  # fmt: skip
 DARK = {
     "paper": "#15191e", "text": "#e4e8ec", "faint": "#9aa5b0", "grid": "#2b323a", "band": "#1d2732",
     "wait": "#5a6570", "prefill": "#ff9358", "decode": "#5cb2f0", "failed": "#ff6b93",
     **dict(zip(_SERIES, _DARK_SERIES, strict=True)), **dict(zip(SHADES.values(), _DARK_SHADES, strict=True)),
+    "raised": "#1b2027", "link": "#79bdf5", "good": "#4ed3a8", "warn": "#ffab70", "bad": "#ff7c9f",
 }  # fmt: skip
 
 

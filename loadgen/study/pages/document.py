@@ -1,26 +1,36 @@
-"""Document: the contents of the report, before it has a form, and as Markdown."""
+"""Document: the contents of the report, before it has a form, as Markdown and as one HTML page."""
 
 from __future__ import annotations
 
-import html
+import base64
+import hashlib
+import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from html import escape
 from itertools import count
+from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base.passages import Passage, render_markdown_passage
+from loadgen import __version__
+from loadgen.base.errors import UsageError
+from loadgen.base.passages import Panel, Passage, render_markdown_passage
 from loadgen.base.tables import escape_markdown, format_number, make_table
-from loadgen.base.text import list_first
+from loadgen.base.text import describe_install, list_first
 from loadgen.study import load_table, sweep_record
 from loadgen.study.compare import comparison_report, rankings
-from loadgen.study.compare.comparison_report import describe_load
+from loadgen.study.compare.comparison_report import FAILED, SYMBOLS, describe_load
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad
 from loadgen.study.compare_command import make_limit_passage, make_missing_passage
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit, StoredSweep
 from loadgen.study.pages import load_charts
+from loadgen.study.pages.colours import DARK, LIGHT, list_pens
 from loadgen.study.pages.comparison_section import (
     LEVELS,
     make_compared_section,
@@ -33,6 +43,10 @@ from loadgen.study.run_summary import FailedCell, Reported
 
 _OF_A_RUN = ("doubts", "latencies", "text", "again")  # the sections that Markdown has of each run
 MOST_DRAWN = 32  # runs whose own pictures a page holds
+_HERE = Path(__file__).parent
+_SCRIPTS = ("page.js", "uPlot.LICENSE", "uPlot.iife.min.js", "charts.js")
+_STYLES = ("uPlot.min.css", "page.css")
+_DIGITS = 5  # more than a screen can show of any axis
 _MOST_DIVIDED = 8  # runs of a page that says of each where its time goes: of more, its report as text alone
 
 
@@ -201,7 +215,76 @@ def _render_run(account: Account, alone: bool) -> Iterator[str]:
     if alone:
         yield from ("## The run", "")
     else:
-        yield from ("<details>", f"<summary>{html.escape(' '.join(summary.split()))}</summary>", "")
+        yield from ("<details>", f"<summary>{escape(' '.join(summary.split()))}</summary>", "")
     yield from (render_markdown_passage(parts[key], level=3) for key in _OF_A_RUN if key in parts)
     if not alone:
         yield from ("</details>", "")
+
+
+def render_page(document: Document) -> str:
+    """Render the document as one HTML page with its styles and scripts; equal documents give equal bytes.
+
+    Raises UsageError without the extra.
+    """
+    with require_extra():
+        import jinja2
+        from markupsafe import Markup
+    loader, undefined = jinja2.FileSystemLoader(_HERE), jinja2.StrictUndefined
+    places = jinja2.Environment(loader=loader, autoescape=True, undefined=undefined)
+    places.filters.update(encoded=encode_panel, exact=repr)
+    lines = (line.strip() for line in _read_files(_SCRIPTS).splitlines())
+    script = "".join(f"{line}\n" for line in lines if line and not line.startswith("//"))
+    accounts = document.accounts
+    title = accounts[0].headline if len(accounts) == 1 else document.title
+    if document.simulated:
+        title += (
+            " (SIMULATED)" if all(each.reported.simulated for each in accounts) else " (partly SIMULATED)"
+        )
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return places.get_template("page.html.j2").render(
+        document=document,
+        alone=len(accounts) == 1,
+        title=title,
+        version=__version__,
+        levels=LEVELS,
+        symbols={**SYMBOLS, FAILED: "✗"},
+        light=Markup(_render_variables(LIGHT)),  # nosec B704 # constants of ours
+        dark=Markup(_render_variables(DARK)),  # nosec B704 # constants of ours
+        style=Markup(_read_files(_STYLES)),  # nosec B704 # files of the package
+        script=Markup(script),  # nosec B704 # files of the package
+        script_digest=digest,
+    ) + "\n"  # fmt: skip
+
+
+def encode_panel(panel: Panel) -> str:
+    """Encode a panel's axes, curves and spans as JSON for charts.js: values in five digits, null for NaN."""
+
+    def round_values(values: Any) -> Any:
+        if np.ndim(values) == 0:
+            return float(values)
+        short = (None if value != value else float(f"{value:.{_DIGITS}g}") for value in values.tolist())
+        return [int(value) if value is not None and value.is_integer() else value for value in short]
+
+    drawn = msgspec.to_builtins(replace(panel, bars=(), numbers=None), enc_hook=round_values)
+    return json.dumps({**drawn, "pens": list_pens(panel)}, separators=(",", ":"), ensure_ascii=False)
+
+
+def _read_files(names: tuple[str, ...]) -> str:
+    contents = ((name, (_HERE / name).read_text("utf-8")) for name in names)
+    return "".join(f"/*! uPlot\n{text}*/\n" if "LICENSE" in name else text for name, text in contents)
+
+
+def _render_variables(colours: Mapping[str, str]) -> str:
+    return "".join(f"--{role}:{colour};" for role, colour in colours.items())
+
+
+@contextmanager
+def require_extra() -> Iterator[None]:
+    """Raise UsageError, with the command that installs it, where a library of the extra is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing == "loadgen":
+            raise
+        raise UsageError(f"this form needs {missing}: {describe_install('report')}") from None

@@ -8,7 +8,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +21,7 @@ from loadgen.base.files import ANYONES, write_output
 from loadgen.base.passages import Panel, find_passage, render_passages
 from loadgen.base.printing import Screen, print_text
 from loadgen.base.tables import format_csv_table
-from loadgen.base.text import clean_line, clean_text, describe_install, format_json, make_file_name
+from loadgen.base.text import clean_line, clean_text, format_json, make_file_name
 from loadgen.report import result_block
 from loadgen.study import compare_command, limit_record, sweep_record
 from loadgen.study.answer import answer
@@ -37,7 +36,13 @@ from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
 from loadgen.study.pages import load_charts
 from loadgen.study.pages.comparison_section import COMPARISON
-from loadgen.study.pages.document import Document, compose_document, render_markdown
+from loadgen.study.pages.document import (
+    Document,
+    compose_document,
+    render_markdown,
+    render_page,
+    require_extra,
+)
 from loadgen.study.quality.quality_passage import list_quality_figures
 from loadgen.study.run_summary import Reported
 
@@ -171,13 +176,6 @@ def _make_json(given: _Given) -> str:
     return format_json({"runs": rows, **compared}, indent=1) + "\n"
 
 
-def render_html(document: Document) -> str:
-    """Render a document as an HTML page; raises UsageError without the extra."""
-    with require_extra():
-        from loadgen.study.pages import html
-    return html.render_page(document)
-
-
 def _make_plot(given: _Given) -> str:
     with require_extra():
         from loadgen.study.pages import terminal_plots
@@ -246,7 +244,7 @@ def _write_file(path: Path, content: bytes, noun: str) -> None:
 
 FORMS: dict[str, Callable[[_Given], str]] = {
     "text": _make_text,
-    "html": lambda given: write_text_output(given.asked.html, render_html(given.document)),
+    "html": lambda given: write_text_output(given.asked.html, render_page(given.document)),
     "markdown": lambda given: write_text_output(given.asked.markdown, render_markdown(given.document)),
     "csv": lambda given: write_text_output(given.asked.csv, render_csv(given.reported)),
     "png": lambda given: _write_pictures(given, "png"),
@@ -254,15 +252,3 @@ FORMS: dict[str, Callable[[_Given], str]] = {
     _PLOT: _make_plot,
     "json": _make_json,
 }
-
-
-@contextmanager
-def require_extra() -> Iterator[None]:
-    """Raise UsageError, with the command that installs it, where a library of the extra is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing == "loadgen":
-            raise
-        raise UsageError(f"this form needs {missing}: {describe_install('report')}") from None

@@ -21,7 +21,7 @@ from loadgen.figures.figure_table import LATENCIES, Figure, percentile_name
 from loadgen.figures.metrics import Metrics, measure_latencies
 from loadgen.figures.objectives import Objective
 from loadgen.figures.per_request import PerRequest
-from loadgen.report import figure_lines, report, result_block, run_lines
+from loadgen.report import report, result_block, run_lines
 from loadgen.report.run_directory import Result
 from loadgen.server import engine_config
 from loadgen.settings.data_settings import RANDOM
@@ -331,7 +331,7 @@ def _make_own_cards(run: Result) -> Iterator[Card]:
         label = f"{objective.metric.upper()} P{objective.percentile:g}, objective"
         figure = _make_card_figure("", value, unit) if math.isfinite(value) else None
         shown = figure or ("", Number("–", value), unit)
-        yield Card(label, (shown,), figure_lines.describe_objective(evidence))
+        yield Card(label, (shown,), run_lines.describe_objective(evidence))
     if sensed is None:
         return
     if (joules := sensed.joules_per_token(run.whole.total_output_tokens)) is not None:

@@ -16,7 +16,7 @@ from loadgen.engines import engines
 from loadgen.facts.run_facts import Facts
 from loadgen.features.roofline.estimate import count_devices
 from loadgen.features.roofline.models import split_gguf
-from loadgen.figures.peaks import peak_tokens
+from loadgen.figures.metrics import peak_tokens
 from loadgen.figures.per_request import PerRequest
 from loadgen.report.result_file import name_marked_model
 from loadgen.report.run_directory import Result

@@ -7,7 +7,7 @@ import pytest
 
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import MS_NS, SECOND_NS
-from loadgen.figures.workloads.arrival_scales import (
+from loadgen.figures.workloads import (
     SCALES_NS,
     ArrivalFigures,
     count_arrivals,

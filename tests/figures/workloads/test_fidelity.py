@@ -8,16 +8,17 @@ from msgspec.structs import replace
 
 from builders.required import require
 from loadgen.base.clock import SECOND_NS
-from loadgen.figures.workloads.fidelity import (
+from loadgen.figures.workloads import (
+    NO_DELAY,
     Fidelity,
     LengthCount,
+    LoadColumns,
     compare_measured,
     correlate_ranks,
     find_ks_distance,
     measure_lengths,
     measure_workload,
 )
-from loadgen.figures.workloads.load_columns import NO_DELAY, LoadColumns
 
 
 def compare_workloads(first: LoadColumns, second: LoadColumns) -> Fidelity:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from builders.required import require
 from loadgen.base.clock import SECOND_NS
-from loadgen.figures.workloads.load_columns import LoadColumns
-from loadgen.figures.workloads.reuse_distances import ReuseFigures, measure_reuse
+from loadgen.figures.workloads import LoadColumns, ReuseFigures, measure_reuse
 
 BLOCK = 512
 

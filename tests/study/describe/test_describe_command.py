@@ -16,9 +16,7 @@ from loadgen import cli
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.features.traces.trace_blocks import find_growth_reuse, number_blocks
 from loadgen.features.traces.trace_rows import Growth
-from loadgen.figures.workloads.fidelity import find_ks_distance
-from loadgen.figures.workloads.load_columns import NO_DELAY, LoadColumns
-from loadgen.figures.workloads.reuse_distances import measure_reuse
+from loadgen.figures.workloads import NO_DELAY, LoadColumns, find_ks_distance, measure_reuse
 from loadgen.plan.planned_requests import Turns, make_waits
 from loadgen.study.describe.describe_command import find_pauses_ns, read_load
 

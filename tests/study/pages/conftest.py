@@ -15,7 +15,7 @@ from builders.browsing import ARGUMENTS, EVIL, RUN, missing
 from loadgen.base.passages import find_passage
 from loadgen.report.run_writer import encode_run
 from loadgen.study.compare.model import Decision
-from loadgen.study.pages.document import compose_document
+from loadgen.study.pages.document import compose_document, render_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -42,12 +42,10 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A page of one run and its result, and one of a campaign whose model is a script."""
-    from loadgen.study.pages import html
-
     directory = tmp_path_factory.mktemp("pages")
     run = RUN
     single = directory / "single.html"
-    single.write_text(html.render_page(compose_document([made_runs.reported(run)])), "utf-8")
+    single.write_text(render_page(compose_document([made_runs.reported(run)])), "utf-8")
     runs = [
         made_runs.reported(made_runs.run(concurrency=2 + at % 2, seed=at, model=f"m{at % 2}{EVIL}"))
         for at in range(4)
@@ -58,7 +56,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     )
     campaign = directory / "campaign.html"
     whole = compose_document(runs, [found], (), [EVIL])
-    campaign.write_text(html.render_page(whole), "utf-8")
+    campaign.write_text(render_page(whole), "utf-8")
     result = json.loads(json.dumps(encode_run(run)))
     return {
         "single": single, "campaign": campaign, "result": result, "comparison": found,

@@ -9,8 +9,7 @@ import pytest
 
 from builders import made_runs
 from builders.browsing import Watched, wait_until
-from loadgen.study.pages import html
-from loadgen.study.pages.document import compose_document
+from loadgen.study.pages.document import compose_document, render_page
 from study.pages.test_html import looked_up
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ def test_a_hostile_name_runs_nothing_and_fits_a_telephone(
 ) -> None:
     run = made_runs.reported(made_runs.run(model=name, label=name, failed=1))
     path = tmp_path / "page.html"
-    path.write_text(html.render_page(compose_document([run], (), (), [name])), "utf-8")
+    path.write_text(render_page(compose_document([run], (), (), [name])), "utf-8")
     watched = Watched(browser, path, **_TELEPHONE)
     with watched as page:
         assert page.locator("script").count() == 1

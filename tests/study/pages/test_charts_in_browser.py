@@ -12,7 +12,7 @@ import pytest
 from builders import made_runs
 from builders.browsing import RUN, Watched, wait_until
 from loadgen.study.pages import run_charts
-from loadgen.study.pages.document import compose_document
+from loadgen.study.pages.document import compose_document, render_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -129,13 +129,12 @@ def test_values_and_zoom_need_no_pointer(browser: Browser, pages: dict[str, Any]
 
 @pytest.mark.whole
 def test_points_of_several_loads_have_both_percentiles(browser: Browser, tmp_path: Path) -> None:
-    from loadgen.study.pages import html  # where there is a browser, there is jinja2
 
     runs = [
         made_runs.reported(made_runs.run(concurrency=at, speed=8 / (8 + at), seed=at)) for at in (1, 2, 4, 8)
     ]
     path = tmp_path / "sweep.html"
-    path.write_text(html.render_page(compose_document(runs)), "utf-8")
+    path.write_text(render_page(compose_document(runs)), "utf-8")
     with Watched(browser, path) as page:
         found = page.locator("#loads figure, #sweeps figure").first
         found.locator(".plot").focus()

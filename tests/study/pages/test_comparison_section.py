@@ -24,8 +24,13 @@ from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitRecord
 from loadgen.study.pages import comparison_section, outputs
 from loadgen.study.pages.comparison_section import make_limit_sections, make_quality_section
-from loadgen.study.pages.document import Document, compose_document, render_markdown
-from loadgen.study.pages.html import encode_panel
+from loadgen.study.pages.document import (
+    Document,
+    compose_document,
+    encode_panel,
+    render_markdown,
+    render_page,
+)
 
 
 def test_each_figure_of_any_row_is_a_panel_with_the_roofline() -> None:
@@ -183,8 +188,8 @@ def document(tmp_path: Path) -> Document:
 
 
 def test_the_page_begins_with_what_to_take(document: Document) -> None:
-    html = pytest.importorskip("loadgen.study.pages.html")
-    page = html.render_page(document)
+    pytest.importorskip("jinja2")
+    page = render_page(document)
     summary = page.index('<section id="summary">')
     assert summary < page.index("<li>take fp8: the fastest, 1.90 × as fast as bf16</li>")
     assert summary < page.index('<section id="answer">') < page.index('<section id="load-1">')

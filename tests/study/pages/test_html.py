@@ -21,12 +21,12 @@ from loadgen.report.run_directory import Result
 from loadgen.report.run_writer import encode_run
 from loadgen.study.compare.model import Decision
 from loadgen.study.pages import run_charts
-from loadgen.study.pages.document import MOST_DRAWN, compose_document
+from loadgen.study.pages.document import MOST_DRAWN, compose_document, render_page
 from loadgen.study.run_summary import FailedCell, Reported, summarise_run
 
 pytestmark = pytest.mark.long  # whole pages, with pictures
 
-html = pytest.importorskip("loadgen.study.pages.html", reason="needs jinja2", exc_type=ImportError)
+pytest.importorskip("jinja2")
 
 VOID = {"meta", "link", "br"}
 
@@ -70,7 +70,7 @@ def campaign(cells: int, requests: int = 40, tokens: int = 64) -> str:
         made_runs.line("org/m1", tuple(runs[1::2]), Decision.FASTER),
     )
     failed = FailedCell(cell=made_runs.cell("org/m1", 99), reason="out of memory")
-    return str(html.render_page(compose_document(runs, [found], [failed], ["x.json: cut in the middle"])))
+    return str(render_page(compose_document(runs, [found], [failed], ["x.json: cut in the middle"])))
 
 
 def single(**changes: Any) -> tuple[str, dict[str, Any]]:
@@ -80,7 +80,7 @@ def single(**changes: Any) -> tuple[str, dict[str, Any]]:
 
 
 def single_page(run: Result) -> str:
-    return str(html.render_page(compose_document([made_runs.reported(run)])))
+    return str(render_page(compose_document([made_runs.reported(run)])))
 
 
 def shown(page: str) -> list[tuple[str, str]]:
@@ -102,7 +102,7 @@ def test_where_answers_part_stands_in_the_row() -> None:
     run, words = made_runs.reported(made_runs.run()), "first differs from a after 3 of 48"
     parted = replace(made_runs.line("b", (run,), Decision.SLOWER), answers=words)
     found = made_runs.comparison(made_runs.line("a", (run,)), parted)
-    assert html.render_page(compose_document([run], [found])).count(f"answers: {words}") == 1
+    assert render_page(compose_document([run], [found])).count(f"answers: {words}") == 1
 
 
 def test_every_number_of_a_run_is_that_of_its_json() -> None:
@@ -118,7 +118,7 @@ def test_every_number_of_a_comparison_is_that_of_the_comparison() -> None:
     run = made_runs.reported(made_runs.run())
     lines = (made_runs.line("a", (run,)), made_runs.line("b", (run,), Decision.SLOWER, roofline=0.123456789))
     found = made_runs.comparison(*lines)
-    page = html.render_page(compose_document([run, run], [found]))
+    page = render_page(compose_document([run, run], [found]))
     compared = page[page.index('<section id="load-1">') :].partition("</section>")[0]
     expected = [(f"{key}.mean", repr(one.mean)) for line in lines for key, one in line.summaries.items()]
     expected += [(f"{key}.ratio", repr(one.ratio)) for line in lines for key, one in line.effects.items()]
@@ -161,7 +161,7 @@ def test_a_name_that_is_a_script_does_nothing() -> None:
         made_runs.line(EVIL + "2", (ours,), Decision.UNDECIDED, marks=(EVIL,), failures=(EVIL,)),
     )
     failed = FailedCell(cell=made_runs.cell(EVIL, 0), reason=EVIL)
-    page = html.render_page(compose_document([ours, theirs], [found], [failed], [EVIL]))
+    page = render_page(compose_document([ours, theirs], [found], [failed], [EVIL]))
     parts = Parts(page)
     assert parts.open == []
     assert parts.tags.count("script") == 1
@@ -203,7 +203,7 @@ def test_what_failed_and_what_could_not_be_read_is_on_it() -> None:
 
 def test_a_page_without_a_single_run_shows_what_failed() -> None:
     failed = FailedCell(cell=made_runs.cell("m", 0), reason="no server")
-    page = html.render_page(compose_document([], [], [failed], []))
+    page = render_page(compose_document([], [], [failed], []))
     assert "no server" in page
     assert Parts(page).open == []
 
@@ -224,7 +224,7 @@ def test_what_was_sent_stands_under_the_cards_of_a_file() -> None:
     traced = made_runs.run(
         profile=profile.build({"trace": "t.jsonl", "max_concurrency": None}), data=made_data.trace(25.0)
     )
-    page = str(html.render_page(compose_document([summarise_run(Path("r"), traced)])))
+    page = str(render_page(compose_document([summarise_run(Path("r"), traced)])))
     assert heading(page)[1] == "m, trace trace.jsonl, 25 requests/s"
     lines = dict(re.findall(r"<div><dt>(\w+)</dt><dd>([^<]*)</dd></div>", page))
     assert lines["schedule"] == "mooncake, the whole trace, 320 requests in 12.8 s; 25 requests/s on average"
@@ -244,7 +244,7 @@ def test_simulated_stands_in_the_title_and_above_everything() -> None:
 
 def test_of_several_runs_those_that_are_simulated_are_counted() -> None:
     runs = [made_runs.reported(made_runs.run(seed=1)), made_runs.reported(made_runs.run(server=SIMULATED))]
-    page = html.render_page(compose_document(runs))
+    page = render_page(compose_document(runs))
     title, _, (banner,) = heading(page)
     assert title.endswith("(partly SIMULATED) – loadgen")
     assert "1 of 2 runs" in banner
@@ -292,7 +292,7 @@ def test_each_latency_is_explained_and_the_command_has_the_seed() -> None:
 
 def test_others_results_are_figures_without_pictures() -> None:
     figures = {"output_throughput": 3.5, "completed": 10, "request_rate": "inf"}
-    page = html.render_page(compose_document([Reported("m", figures, Load(), "page.md#1")]))
+    page = render_page(compose_document([Reported("m", figures, Load(), "page.md#1")]))
     assert dict(shown(page))["output_throughput"] == "3.5"
     assert 'class="plot"' not in page
     assert "The source has no request times" in page

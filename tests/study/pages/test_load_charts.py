@@ -19,9 +19,9 @@ from loadgen.report.load_identity import Load
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.knee import Knee
-from loadgen.study.pages import document, html, load_charts, picture_files, terminal_plots
+from loadgen.study.pages import load_charts, picture_files, terminal_plots
 from loadgen.study.pages.comparison_section import COMPARISON
-from loadgen.study.pages.document import Document, compose_document
+from loadgen.study.pages.document import Document, compose_document, render_markdown, render_page
 from loadgen.study.run_summary import Reported
 
 
@@ -262,7 +262,7 @@ def test_a_row_a_load_and_a_picture_of_load() -> None:
         "Throughput against concurrency",
     ]  # fmt: skip
     assert not find_passage(made(several("m")[:1]).sections, "loads")
-    page, text = html.render_page(found), document.render_markdown(found)
+    page, text = render_page(found), render_markdown(found)
     assert page.count('<section id="loads">') == page.count('<a href="#loads">') == 1
     assert page.count("<h4>Throughput against concurrency</h4>") == 1
     assert '<section id="sweeps">' not in page

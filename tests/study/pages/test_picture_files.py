@@ -18,10 +18,9 @@ from builders import made_runs
 from builders.loops import loop_over
 from loadgen.base.passages import Bar, Curve, CurveStyle, Panel, Spans
 from loadgen.study.compare.model import Decision
-from loadgen.study.pages import comparison_section, html, load_charts, picture_files, run_charts
+from loadgen.study.pages import comparison_section, document, load_charts, picture_files, run_charts
 from loadgen.study.pages.colours import list_pens
-from loadgen.study.pages.document import compose_document
-from loadgen.study.pages.html import encode_panel
+from loadgen.study.pages.document import compose_document, encode_panel, render_page
 from loadgen.study.pages.picture_files import render_picture
 
 EVIL = '<script>alert(1)</script> $x^2$ & "q" --> ]]>'
@@ -172,7 +171,7 @@ def test_a_panel_s_numbers_are_for_the_script() -> None:
     assert read["pens"] == [["s1", [], [20, 0, 0]]]
 
 
-PAGES = Path(html.__file__).parent
+PAGES = Path(document.__file__).parent
 
 
 def test_the_library_of_the_page_is_what_its_makers_published() -> None:
@@ -185,5 +184,5 @@ def test_the_library_of_the_page_is_what_its_makers_published() -> None:
     assert hashlib.sha256((PAGES / "uPlot.min.css").read_bytes()).hexdigest() == (
         "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04"
     )
-    page, licence = html.render_page(compose_document([])), (PAGES / "uPlot.LICENSE").read_text("utf-8")
+    page, licence = render_page(compose_document([])), (PAGES / "uPlot.LICENSE").read_text("utf-8")
     assert [line for line in licence.splitlines() if line not in page] == []

@@ -20,9 +20,9 @@ from loadgen.report.run_directory import Result
 from loadgen.server.sample_file import KeptSamples, SampledSeries
 from loadgen.server.server_counters import ServerSample, ServerWindow
 from loadgen.study.importers.clients import loadgen_runs
-from loadgen.study.pages import html, run_charts
+from loadgen.study.pages import run_charts
 from loadgen.study.pages.colours import DARK, LIGHT, SHADES
-from loadgen.study.pages.document import compose_document
+from loadgen.study.pages.document import compose_document, render_page
 from loadgen.study.pages.run_charts import plot_waits
 
 MILLION = made_runs.run(requests=4000, tokens=250, concurrency=64)
@@ -279,7 +279,7 @@ def test_what_is_not_known_is_not_drawn() -> None:
 
 
 def test_the_page_has_the_section_its_pictures_and_their_words() -> None:
-    page = str(html.render_page(compose_document([made_runs.reported(BUSY)])))
+    page = str(render_page(compose_document([made_runs.reported(BUSY)])))
     assert page.count('id="run-1-attribution"') + page.count('-attribution">Where the time goes') >= 1
     assert page.count('<div class="plot"') > 10
     assert "Slowest first tokens: The 20 longest, a bar each" in page

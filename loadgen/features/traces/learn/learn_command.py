@@ -28,13 +28,13 @@ from loadgen.features.traces.learn.learned_sessions import LearnedColumns, Learn
 from loadgen.features.traces.learn.log_rows import COLUMNS, parse_columns
 from loadgen.features.traces.learn.prompt_blocks import BLOCK, PromptMeter, Salt, describe_counting
 from loadgen.features.traces.workload import WorkloadHead, encode_row
-from loadgen.figures.workloads.fidelity import (
+from loadgen.figures.workloads import (
     Fidelity,
+    LoadColumns,
     WorkloadFigures,
     compare_measured,
     measure_workload,
 )
-from loadgen.figures.workloads.load_columns import LoadColumns
 from loadgen.plan.tokenizers import load_tokenizer
 from loadgen.run.live_display import choose_display
 

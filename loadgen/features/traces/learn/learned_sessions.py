@@ -26,7 +26,7 @@ from loadgen.features.traces.learn.prompt_blocks import BLOCK, Salt
 from loadgen.features.traces.trace_blocks import make_load_columns, scope_hashes
 from loadgen.features.traces.trace_rows import TraceColumns, sort_by_time
 from loadgen.features.traces.workload import WorkloadCall, WorkloadSession, count_kept
-from loadgen.figures.workloads.load_columns import LoadColumns
+from loadgen.figures.workloads import LoadColumns
 
 _MOST_MOVED_NS, _LEAST_MOVED = 60 * SECOND_NS, 0.25  # by which a copy is later, and the least share of it
 _WORD = 2.0**64
