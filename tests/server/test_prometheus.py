@@ -26,167 +26,10 @@ RECORDED = Path(__file__).parents[1] / "data" / "metrics"
 ALL_NAMES = " or ".join([", ".join([*METRICS][:-1]), [*METRICS][-1]])
 ELSEWHERE = ", not Prometheus text (trtllm's is at /prometheus/metrics)"
 NEEDED = "sglang needs --enable-metrics, llamacpp needs --metrics, trtllm needs return_perf_metrics: true"
-ZERO_OF_SGLANG = {
-    **dict.fromkeys(("prompt_tokens", "generation_tokens", "prefix_queries", "prefix_hits"), 0),
-    **dict.fromkeys(("preemptions", "drafts"), 0),
-    "requests": {"": 0},
-}
-# Of each file its row, and what a window has of it: of a histogram the count and the mean in ms.
+# Of each exposition its row, and what a window has of it: of a histogram the count and the mean in ms.
 EXPOSITIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    "trtllm": (
-        "trtllm",
-        {
-            "prompt_tokens": 240,
-            "generation_tokens": 96,
-            "requests": {"length": 5, "error": 2, "abort": 1},
-            "prefix_queries": 240,
-            "prefix_hits": 64,
-            "draft_tokens": 40,
-            "accepted_tokens": 30,
-            "accepted_by_position": (20, 10),
-            "accept_length": 2.5,
-            "running_after": 3.0,
-            "waiting_after": 2.0,
-            "ttft": (6, 50.0),
-            "e2e": (6, 416.666667),
-            "queue": (6, 8.333333),
-            "prefill": (6, 33.333333),
-            "decode": (6, 300.0),
-            "inference": (6, 333.333333),
-            "kv_transfer_s": (4, 10.0),
-            "kv_transfer_bytes": 2_400_000,
-            "kv_transfers": 4,
-        },
-    ),
-    "trtllm_dynamo": (
-        "trtllm",
-        {"requests": {"length": 2}, "ttft": (2, 33.9765), "e2e": (2, 865.0155), "queue": (2, 5.9075)},
-    ),
-    "trtllm_unprefixed": (
-        "trtllm",
-        {"requests": {"stop": 3}, "ttft": (3, 300.0), "e2e": (3, 1166.666667), "queue": (3, 10.0)},
-    ),
-    "lmdeploy": (
-        "lmdeploy",
-        {
-            "prompt_tokens": 120,
-            "generation_tokens": 24,
-            "requests": {"finish": 3},
-            "prefix_queries": 120,
-            "prefix_hits": 48,
-            "drafts": 4,
-            "draft_tokens": 12,
-            "accepted_tokens": 7,
-            "accepted_by_position": (4, 2, 1),
-            "running_after": 2.0,
-            "waiting_after": 1.0,
-            "ttft": (3, 50.0),
-            "itl": (21, 12.0),
-            "e2e": (3, 134.0),
-            "queue": (3, 10.0),
-            "prefill": (3, 30.0),
-            "decode": (3, 84.0),
-            "inference": (3, 114.0),
-        },
-    ),
-    "tgi": (
-        "tgi",
-        {
-            "prompt_tokens": 18_000,
-            "generation_tokens": 12_500,
-            "requests": {"": 148, "error": 2},
-            "running_after": 5.0,
-            "waiting_after": 3.0,
-            "e2e": (148, 152.027027),
-            "queue": (148, 10.135135),
-            "inference": (148, 126.689189),
-        },
-    ),
-    "dynamo_frontend": (
-        "dynamo",
-        {
-            "prompt_tokens": 196,
-            "generation_tokens": 64,
-            "requests": {"success": 8, "error": 1},
-            "prefix_queries": 196,
-            "prefix_hits": 0,
-            "running_after": 0.0,
-            "waiting_after": 0.0,
-            "ttft": (8, 79.062564),
-            "itl": (56, 6.07793),
-            "e2e": (9, 108.417754),
-        },
-    ),
-    # Nine requests came to the worker, one of them the router's own.
-    "dynamo_prefill": ("dynamo_worker", {"requests": {"": 8}, "running_after": 0.0, "e2e": (8, 70.562241)}),
-    # The engine's own names are there too, and are read.
-    "dynamo_decode": (
-        "vllm",
-        {
-            "preemptions": 0,
-            "running_after": 0.0,
-            "waiting_after": 0.0,
-            "ttft": (8, 72.151653),
-            "itl": (56, 6.063896),
-            "e2e": (8, 114.602425),
-        },
-    ),
-    "vllm_router": ("vllm_router", {"requests": {"": 12}, "running_after": 0.0}),
-    "vllm_router_pd": ("vllm_router", {"requests": {"": 13}, "running_after": 0.0}),
-    "production_stack": ("production_stack", {"requests": {"": 12}}),
-    "smg": ("smg", {"requests": {"": 13}}),
-    "smg_pd": ("smg", {"requests": {"": 13}}),
-    "sgl_router": ("sgl_router", {"requests": {"": 8}, "ttft": (8, 40.0), "e2e": (8, 200.0)}),
-    "llm_d": (
-        "llm_d",
-        {
-            "prompt_tokens": 320,
-            "generation_tokens": 128,
-            "requests": {"": 8},
-            "prefix_queries": 320,
-            "prefix_hits": 96,
-            "running_after": 4.0,  # of two priorities, which are no part of a whole here
-            "waiting_after": 2.0,
-            "ttft": (8, 93.75),
-            "itl": (8, 156.25),
-            "e2e": (8, 500.0),
-            "queue": (8, 2.0),
-        },
-    ),
-    "llm_d_router": ("llm_d", {"requests": {"": 4}, "running_after": 2.0, "e2e": (2, 805.0)}),
-    "inference_extension": (
-        "llm_d",
-        {
-            "prompt_tokens": 280,
-            "generation_tokens": 112,
-            "requests": {"": 7},
-            "prefix_queries": 280,
-            "prefix_hits": 70,
-            "running_after": 2.0,
-            "e2e": (7, 500.0),
-        },
-    ),
-    "vllm_kv_transfer": (
-        "vllm",
-        {
-            "running_after": 1.0,
-            "kv_transfer_s": (8, 10.0),
-            "kv_transfer_bytes": 16_777_216,
-            "kv_transfers": 8,
-            "kv_transfers_failed": 1,
-        },
-    ),
-    "sglang_kv_transfer": (
-        "sglang",
-        {
-            **ZERO_OF_SGLANG,
-            "running_after": 2.0,
-            "kv_transfer_s": (5, 12.1),
-            "kv_transfer_bytes": 20 << 20,
-            "kv_transfers": 5,
-        },
-    ),
-    "sglang_kv_transfer_gauges": ("sglang", {**ZERO_OF_SGLANG, "running_after": 2.0}),
+    path.name.removesuffix(".expected.json"): tuple(json.loads(path.read_text("utf-8")).values())
+    for path in sorted(RECORDED.glob("*.expected.json"))
 }
 
 
@@ -469,10 +312,11 @@ def list_figures(window: ServerWindow) -> dict[str, Any]:
     kept = {name: value for name, value in window if value is not None and value not in ((), {}, "")}
     for name in ("names", "models", "reset", "settled", "running_before", "waiting_before"):
         kept.pop(name, None)
-    return {
+    figures = {
         name: (value.count, round(value.mean_ms, 6)) if isinstance(value, ServerLatency) else value
         for name, value in kept.items()
     }
+    return dict(json.loads(json.dumps(figures)))  # lists for tuples, as in the files
 
 
 @loop_over("name", EXPOSITIONS)
