@@ -17,7 +17,6 @@ from loadgen.study.compare.comparison import INVALID, BaselineRuns, find_column
 from loadgen.study.compare.comparison_report import compute_speed_up, describe_load
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import (
-    CampaignSettings,
     ComparedLoad,
     ComparisonOptions,
     Decision,
@@ -30,6 +29,7 @@ from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import Reported
 
 _UNITS = {"concurrency": "users", "rate": "req/s"}  # of a limit
+_HOUR_S, _MILLION = 3600.0, 1e6
 
 
 class Contest(msgspec.Struct, frozen=True, dict=True):
@@ -54,6 +54,11 @@ class Contest(msgspec.Struct, frozen=True, dict=True):
         if self.objectives:
             return self.ends.get(name, "")
         return f"it has no {self.label} that compares with {self.baseline}"
+
+    def read_speed(self, row: Candidate) -> Value | str:
+        """Return a row's speed, else why it has none."""
+        speed = self.speeds.get(row.name)
+        return self.explain_no_speed(row.name) if speed is None else Value.of(speed)
 
     def compare(self, name: str, other: str) -> Effect:
         """Compare two rows of `speeds`, in times as fast; with the baseline it is as the table has it.
@@ -94,14 +99,20 @@ def _invert(speed: Effect) -> Effect:
 def make_load_contest(table: ComparedLoad, ask: ComparisonOptions) -> Contest:
     """Make the contest of checkpoints under one load."""
     key, limit = table.headline, table.load.max_concurrency
-    column = find_column(key)
-    valid = {
-        line.name: tuple(run for run in line.runs if run.level != INVALID) for line in table.lines
-    }  # fmt: skip
+    column, rows, absent, speeds = find_column(key), {}, {}, {}
+    for line in table.lines:
+        runs = tuple(run for run in line.runs if run.level != INVALID)
+        if not runs:
+            absent[line.name] = "its runs are INVALID" if line.runs else "its runs failed"
+            continue
+        concurrency = _average_concurrency(runs) if limit is None else float(limit)
+        rows[line.name] = Candidate(line.name, runs, concurrency, split=line.split)
+        if key in line.summaries and not (key in line.effects and line.effects[key].unlike):
+            speeds[line.name] = line.summaries[key]
 
     def judge(name: str, other: str) -> Effect:
-        reference = BaselineRuns.select(valid[other], None, ask)
-        used = [run for run in valid[name] if reference.is_comparable(run)]
+        reference = BaselineRuns.select(rows[other].runs, None, ask)
+        used = [run for run in rows[name].runs if reference.is_comparable(run)]
         if not used:
             return Effect(Decision.NONE, math.nan, unlike=True, why=f"unlike {other}")
         return reference.judge_units(used, column)
@@ -110,28 +121,9 @@ def make_load_contest(table: ComparedLoad, ask: ComparisonOptions) -> Contest:
         title=table.load.name or describe_load(table.load),
         label=column.label,
         baseline=table.baseline,
-        rows={
-            line.name: Candidate(
-                line.name,
-                runs,
-                _average_concurrency(runs) if limit is None else float(limit),
-                split=line.split,
-            )
-            for line in table.lines
-            if (runs := valid[line.name])
-        },
-        absent={
-            line.name: "its runs are INVALID" if line.runs else "its runs failed"
-            for line in table.lines
-            if not valid[line.name]
-        },
-        speeds={
-            line.name: line.summaries[key]
-            for line in table.lines
-            if key in line.summaries
-            and valid[line.name]
-            and not (key in line.effects and line.effects[key].unlike)
-        },
+        rows=rows,
+        absent=absent,
+        speeds=speeds,
         effects={line.name: line.effects.get(key) for line in table.lines},
         judge=judge,
         ask=ask,
@@ -222,7 +214,6 @@ class Candidate(msgspec.Struct, frozen=True):
     name: str
     runs: tuple[Reported, ...]  # not INVALID; of searches those at the highest load that passes, else all
     concurrency: float | None = None  # requests in flight in them; None: unknown
-    price_per_hour: float | None = None
     scores: Mapping[str, Value] = {}  # of lm-evaluation-harness, by task
     # Of its speed against the baseline's, or why there is none; of a search none: batches and steps differ.
     split: Split | str | None = None
@@ -267,40 +258,41 @@ class Candidate(msgspec.Struct, frozen=True):
         return Value.of(Mean.average(units)) if units else None
 
 
+def compute_price(candidate: Candidate, rate: str, price_per_hour: float | None) -> Value | str:
+    """Compute the price of a million tokens at a rate's key: price ÷ tokens an hour · 10⁶; else why not."""
+    if price_per_hour is None:
+        return "no price of the machine was given"
+    known = candidate.average(lambda run: run.figure(rate))
+    if known is None or not known.mean:
+        return "no run has the throughput"
+    cost, half = price_per_hour / _HOUR_S / known.mean * _MILLION, known.half / known.mean
+    return Value(cost, cost * (1 - half), cost * (1 + half))
+
+
 def list_candidates(
-    contests: Sequence[Contest],
-    campaign: CampaignSettings,
-    price_per_hour: float | None,
-    scores: Mapping[str, Mapping[str, Value]],
+    contests: Sequence[Contest], reference: str, scores: Mapping[str, Mapping[str, Value]]
 ) -> list[Candidate]:
     """List the rows of all contests, the baseline of the first one first; `scores` are by checkpoint or row.
 
+    `reference` is the arm or checkpoint that qualities are measured against, "" where no campaign names it.
     Raises UsageError where scores are of no row.
     """
     rows: dict[str, Candidate] = {}
     for contest in contests:
         for name in sorted(contest.rows, key=lambda name: name != contest.baseline):
             rows.setdefault(name, contest.rows[name])
-    made = [
-        replace(row, price_per_hour=price_per_hour, reference=campaign.reference) for row in rows.values()
-    ]
-    known = {each.name for each in made} | {each.checkpoint for each in made}
+    known = {name for each in rows.values() for name in (each.name, each.checkpoint)}
     for name in scores:
         if name not in known:
             raise UsageError(f"--lm-eval {name}: no such checkpoint; there are {', '.join(sorted(known))}")
-    served = {each.quality.reference for each in made if each.quality is not None}
-
-    def is_reference(each: Candidate) -> bool:
-        if each.reference:
+    served = {each.quality.reference for each in rows.values() if each.quality is not None}
+    made = []
+    for each in rows.values():
+        if reference:
             measured = each.quality is not None and each.quality.kl is not None
-            return each.reference in (each.arm, each.checkpoint) and not measured
-        return each.quality is None and any(facts.server.model in served for facts in each.facts)
-
-    return [
-        replace(
-            each,
-            scores=scores.get(each.name, scores.get(each.checkpoint, {})),
-            is_reference=is_reference(each),
-        )
-        for each in made
-    ]
+            is_reference = reference in (each.arm, each.checkpoint) and not measured
+        else:
+            is_reference = each.quality is None and any(facts.server.model in served for facts in each.facts)
+        own = scores.get(each.name, scores.get(each.checkpoint, {}))
+        made.append(replace(each, scores=own, reference=reference, is_reference=is_reference))
+    return made

@@ -17,9 +17,8 @@ from loadgen.figures.distribution import CONFIDENCE, find_lower_place, find_uppe
 from loadgen.figures.figure_table import SELECTABLE, find_figure
 from loadgen.figures.objectives import Objective, Standing, is_judgeable, judge_objectives
 from loadgen.records.record import Records
-from loadgen.study.answer.answer_columns import compute_price, write_lead, write_times
 from loadgen.study.answer.answer_settings import AnswerRequest, describe_constraints, describe_flags
-from loadgen.study.answer.contest import Candidate, Contest
+from loadgen.study.answer.contest import Candidate, Contest, compute_price
 from loadgen.study.compare import statistics
 from loadgen.study.compare.comparability import list_one_servers
 from loadgen.study.compare.model import Decision, Effect
@@ -303,7 +302,9 @@ def recommend(contest: Contest, candidates: Sequence[Candidate], asked: AnswerRe
     behind = [name for name in chosen.open if name not in chosen.names]
     if advice is Advice.TAKE and behind:
         speed = contest.compare(behind[0], taken)
-        lead = write_lead(contest, write_times(speed)) if write_times(speed) else f"not compared: {speed.why}"
+        lead = (
+            _write_lead(contest, _write_times(speed)) if _write_times(speed) else f"not compared: {speed.why}"
+        )
         remarks.append(f"next: {behind[0]}, {lead}{_write_price(contest, behind[0], asked)}")
     if advice is Advice.TAKE:
         if asked.max_kl is None:
@@ -380,7 +381,7 @@ def _choose(
     if not rest:
         return chosen(Advice.TAKE, (top,), f"the only one{within}")
     of = "" if alone else " of those compared"
-    lead = write_lead(contest, write_times(against[rest[0]]), rest[0])
+    lead = _write_lead(contest, _write_times(against[rest[0]]), rest[0])
     return chosen(Advice.TAKE, (top,), f"the fastest{of}{within}, {lead}")
 
 
@@ -396,8 +397,8 @@ def _name_settings(contest: Contest, name: str) -> str:
 
 def _write_price(contest: Contest, name: str, asked: AnswerRequest) -> str:
     """Write what a million output tokens cost and at which load, as the end of a sentence; "" if unknown."""
-    row = replace(contest.rows[name], price_per_hour=asked.price_per_hour)
-    price = compute_price("output_throughput", row)
+    row = contest.rows[name]
+    price = compute_price(row, "output_throughput", asked.price_per_hour)
     if isinstance(price, str) or row.no_load:
         return ""
     limit = f"its limit, {contest.speeds[name].mean:.4g} {contest.label}"
@@ -419,7 +420,7 @@ def _choose_equal(equal: Sequence[Candidate]) -> tuple[tuple[str, ...], str]:
 
 
 def _explain_undecided(top: str, rival: str, speed: Effect) -> str:
-    if not (times := write_times(speed)):
+    if not (times := _write_times(speed)):
         return f"{top} and {rival} have no verdict" + (f": {speed.why}" if speed.why else "")
     ends = f" ({speed.low:.2f} to {speed.high:.2f})" if math.isfinite(speed.low) else ""
     if speed.call is Decision.SLOWER:  # of three, each faster than the next
@@ -453,7 +454,7 @@ def _list_changes(
             continue
         named.append(name)
         why = ", ".join(one.evidence for one in unmet)
-        lead = f", {write_lead(contest, write_times(contest.compare(name, taken)))}" if taken else ""
+        lead = f", {_write_lead(contest, _write_times(contest.compare(name, taken)))}" if taken else ""
         yield f"with {describe_constraints(needed)}: {' or '.join(again.names)}{lead} ({why})"
     unmet_first = {name: next((one for one in judged[name] if one.holds is False), None) for name in names}
     shut = [f"{name} ({one.evidence})" for name, one in unmet_first.items() if one and name not in named]
@@ -472,3 +473,19 @@ def _list_cautions(taken: Candidate) -> Iterator[str]:
     elif not taken.is_reference:
         usual = describe_usual_kl(kl.mean)
         yield f"its KL is {kl.mean:.3g} ({kl.low:.3g} to {kl.high:.3g}), {usual}: no --max-kl was given"
+
+
+def _write_times(speed: Effect) -> str:
+    """Write a speed-up as "1.9 ×", with one decimal if its interval is wide, else two; "" if unknown."""
+    if not math.isfinite(speed.ratio):
+        return ""
+    half = (speed.high - speed.low) / 2
+    decimals = 1 if speed.ratio >= 1.1 and half >= 0.05 else 2
+    return f"{speed.ratio:.{decimals}f} ×"
+
+
+def _write_lead(contest: Contest, times: str, other: str = "") -> str:
+    """Write "1.9 × as fast as BF16", of a search "1.9 × the users of BF16"; no name without `other`."""
+    if contest.objectives:
+        return f"{times} the {contest.label}" + (f" of {other}" if other else "")
+    return f"{times} as fast" + (f" as {other}" if other else "")
