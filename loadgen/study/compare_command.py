@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -31,9 +31,8 @@ from loadgen.study.compare import (
     rankings,
     speculation_split,
 )
-from loadgen.study.compare.comparability import Rows
 from loadgen.study.compare.limits import ComparedLimits
-from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
+from loadgen.study.compare.model import ComparedLoad, ComparedRow, ComparisonOptions
 from loadgen.study.consistency import ceilings
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
@@ -83,12 +82,11 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def list_table_rows(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> Iterator[Rows]:
-    """Yield the rows of each table, runs first, then limits, as their names and runs."""
-    for table in tables:
-        yield [(line.name, line.runs) for line in table.lines]
-    for compared in searches:
-        yield [(row.name, [run for each in row.searches for run in each.runs]) for row in compared.rows]
+def list_table_rows(
+    tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]
+) -> list[Sequence[ComparedRow]]:
+    """List the rows of each table, runs first, then limits."""
+    return [*(table.lines for table in tables), *(compared.rows for compared in searches)]
 
 
 def compare_sources(read: Sources, ask: ComparisonOptions) -> list[ComparedLoad]:
@@ -214,12 +212,12 @@ def make_missing_passage(lines: Sequence[str], failures: Sequence[FailedCell] = 
 
 def list_qualities(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> list[RowQuality]:
     """List the quality of each row that has one, once for all loads and kinds of search, with its verdict."""
-    rows = [(line.name, line.quality, each.kl_margin) for each in tables for line in each.lines]
-    rows += [(row.name, row.quality, each.kl_margin) for each in searches for row in each.rows]
+    margins = [each.kl_margin for each in (*tables, *searches)]
     found: dict[str, RowQuality] = {}
-    for name, quality, margin in rows:
-        if quality is not None:
-            found.setdefault(name, RowQuality(name, quality, margin))
+    for rows, margin in zip(list_table_rows(tables, searches), margins, strict=True):
+        for row in rows:
+            if row.quality is not None:
+                found.setdefault(row.name, RowQuality(row.name, row.quality, margin))
     return list(found.values())
 
 

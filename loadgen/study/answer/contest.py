@@ -18,13 +18,14 @@ from loadgen.study.compare.comparison_report import compute_speed_up, describe_l
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import (
     ComparedLoad,
+    ComparedRow,
     ComparisonOptions,
     Decision,
     Effect,
     Factor,
     Split,
 )
-from loadgen.study.quality.quality_record import MeanInterval, Quality
+from loadgen.study.quality.quality_record import MeanInterval
 from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import Reported
 
@@ -75,8 +76,7 @@ class Contest(msgspec.Struct, frozen=True, dict=True):
             others = [other for other in self.speeds if other != name]
             alone = [self.judge(name, other) for other in others]
             judged = statistics.judge_rows(alone, self.ask.equivalence, self.ask.alpha)
-            restored = map(limits.restore_cause, judged, alone)
-            families[name] = dict(zip(others, map(_express_speed, restored), strict=True))
+            families[name] = dict(zip(others, map(_express_speed, judged), strict=True))
             if name == self.baseline:
                 families[name] = {other: _invert(_express_speed(self.effects[other])) for other in others}
             elif self.baseline in families[name]:
@@ -208,11 +208,10 @@ class Value(msgspec.Struct, frozen=True):
         return self.high if self.high == self.high else self.mean
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class Candidate(ComparedRow, frozen=True):
     """A row of a contest, and of its first contest a row of the answer."""
 
-    name: str
-    runs: tuple[Reported, ...]  # not INVALID; of searches those at the highest load that passes, else all
+    # Its runs are not INVALID; of searches they are those at the highest load that passes, else all.
     concurrency: float | None = None  # requests in flight in them; None: unknown
     scores: Mapping[str, Value] = {}  # of lm-evaluation-harness, by task
     # Of its speed against the baseline's, or why there is none; of a search none: batches and steps differ.
@@ -221,11 +220,6 @@ class Candidate(msgspec.Struct, frozen=True):
     is_reference: bool = False
     searched: bool = False  # its load was searched for
     no_load: str = ""  # why its runs are at no load that meets the objectives of the search
-
-    @property
-    def quality(self) -> Quality | None:
-        """The quality of the first of its runs that has one; None without any."""
-        return next((run.quality for run in self.runs if run.quality is not None), None)
 
     @property
     def checkpoint(self) -> str:

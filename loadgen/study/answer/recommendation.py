@@ -319,7 +319,7 @@ def recommend(contest: Contest, candidates: Sequence[Candidate], asked: AnswerRe
         if failed:
             lost = f"{failed:.0f} of {sent:.0f} requests failed"
             remarks.append(f"{each.name}: {lost}, which are not in its figures")
-    remarks += list_one_servers([(each.name, each.runs) for each in ranked])
+    remarks += list_one_servers(ranked)
     if lacking and contest.objectives and advice is Advice.TAKE:
         advice = Advice.UNDECIDED
         words = f"undecided: {taken} has the highest limit found, but others have none"

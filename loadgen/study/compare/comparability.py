@@ -29,11 +29,10 @@ from loadgen.server.server_counters import ROUTER
 from loadgen.settings.setting import Makes
 from loadgen.settings.table import list_profile_keys
 from loadgen.study.compare import statistics
+from loadgen.study.compare.model import ComparedRow
 from loadgen.study.compare.speculation_split import COMMITTED_MS, has_drafts
 from loadgen.study.importers.json_fields import format_rate
 from loadgen.study.run_summary import SESSION_MS, Reported
-
-Rows = Sequence[tuple[str, Sequence[Reported]]]  # of one table: each row's name and runs, the baseline first
 
 MODE = "power mode"  # has a rule of its own, which refuses the pair
 
@@ -66,7 +65,7 @@ def knows_state(run: Reported) -> bool:
     return run.facts is not None and run.facts.state_before is not None
 
 
-def check_equal_states(tables: Iterable[Rows]) -> None:
+def check_equal_states(tables: Iterable[Sequence[ComparedRow]]) -> None:
     """Raise MeasureError if runs of one table were not measured on a machine in one state.
 
     It names for each row the differences of one run, with both values; a state that is not recorded counts
@@ -74,15 +73,16 @@ def check_equal_states(tables: Iterable[Rows]) -> None:
     """
     unequal: dict[str, None] = {}
     for rows in tables:
-        firsts = [(name, own[0]) for name, own in rows if own]
-        for name, own in rows:
-            for run in own:
-                apart = list_run_differences(run, firsts[0][1])
+        measured = [row for row in rows if row.runs]
+        for row in measured:
+            for run in row.runs:
+                first = measured[0]
+                apart = list_run_differences(run, first.runs[0])
                 named = ", ".join(
-                    f"{what} {value} (first run of {firsts[0][0]}: {other})" for what, value, other in apart
+                    f"{what} {value} (first run of {first.name}: {other})" for what, value, other in apart
                 )
                 if sentence := named if knows_state(run) else "the state of its machine is not recorded":
-                    unequal[f"{name}: {sentence}"] = None
+                    unequal[f"{row.name}: {sentence}"] = None
                     break  # once a row
     if unequal:
         raise MeasureError(
@@ -219,20 +219,20 @@ def _differ_by_name(read: Callable[[Reported], Mapping[str, Any]]) -> Find[Pair]
     return lambda pair: _describe_differences(read(pair.run), read(pair.baseline))
 
 
-def list_one_servers(rows: Sequence[tuple[str, Sequence[Reported]]]) -> list[str]:
+def list_one_servers(rows: Sequence[ComparedRow]) -> list[str]:
     """Write a sentence for rows of a campaign that one server answered, as one model, to equal requests."""
-    same: dict[tuple[str, str, str], list[str]] = {}
-    for name, runs in rows:
-        for run in runs[:1]:
+    same: dict[tuple[str, str, str, str], list[str]] = {}
+    for row in rows:
+        for run in row.runs[:1]:
             facts, cell = run.facts, run.cell
             if facts is None or cell is None or cell.start != ATTACHED:
                 continue
-            server = facts.server
-            requests = str(collect_profile_values(run, Makes.REQUEST))
-            same.setdefault((server.url, server.model, f"{server.model_root} {requests}"), []).append(name)
+            server, requests = facts.server, str(collect_profile_values(run, Makes.REQUEST))
+            key = server.url, server.model, server.model_root, requests
+            same.setdefault(key, []).append(row.name)
     return [
         f"{' and '.join(names)} are one: {model} at {url} answered all of them"
-        for (url, model, _), names in same.items()
+        for (url, model, *_), names in same.items()
         if len(names) > 1
     ]
 

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
 
 import msgspec
 from msgspec.structs import replace
@@ -15,7 +14,6 @@ from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.rule import Severity
 from loadgen.base.text import format_count, list_first
-from loadgen.facts.run_facts import Fingerprint
 from loadgen.features.fingerprint import answer_check
 from loadgen.features.roofline import bound
 from loadgen.features.roofline.models import find_suffix
@@ -295,23 +293,16 @@ def _list_remarks(baseline: str, reference: BaselineRuns, rows: Sequence[Line]) 
 
 
 def _judge_loads(tables: Sequence[ComparedLoad]) -> list[ComparedLoad]:
-    """Return tables with each figure's effects judged together over all of them, and their answers marked."""
-    rows = [line for table in tables for line in table.lines]
-    effects = [dict(line.effects) for line in rows]
-    for key in dict.fromkeys(key for row_effects in effects for key in row_effects):
-        tested = [row_effects for row_effects in effects if key in row_effects]
-        tests = [row_effects[key] for row_effects in tested]
-        judged = statistics.judge_rows(tests, tables[0].margin, tables[0].alpha)
-        for row_effects, effect in zip(tested, judged, strict=True):
-            row_effects[key] = effect
-    judged_rows = iter([replace(line, effects=own) for line, own in zip(rows, effects, strict=True)])
-    made = []
-    for table in tables:
-        own = list(islice(judged_rows, len(table.lines)))
-        baseline = next((line for line in own if line.name == table.baseline), None)
-        marked = (mark_answers(line, None if line is baseline else baseline, table) for line in own)
-        made.append(replace(table, lines=tuple(marked)))
-    return made
+    """Judge each figure's effects together over all tables, and return the tables with answers marked."""
+    effects = [line.effects for table in tables for line in table.lines]
+    for key in dict.fromkeys(key for own in effects for key in own):
+        tested = [own for own in effects if key in own]
+        judged = statistics.judge_rows([own[key] for own in tested], tables[0].margin, tables[0].alpha)
+        for own, effect in zip(tested, judged, strict=True):
+            own[key] = effect
+    return [
+        replace(table, lines=tuple(mark_answers(line, table) for line in table.lines)) for table in tables
+    ]
 
 
 class BaselineRuns(msgspec.Struct, frozen=True):
@@ -522,13 +513,15 @@ BROKEN = "fast because broken?"
 FAR = 10.0  # margins of KL: a quantization that works is nearer
 
 
-def mark_answers(row: Line, baseline: Line | None, compared: ComparedLoad) -> Line:
+def mark_answers(row: Line, compared: ComparedLoad) -> Line:
     """Return a row with its answers' faults first among its marks, and where they part from the baseline's.
 
     The marks ask "fast because broken?" if the row is faster by the headline: by its verdict, or without one
     by more than the margin. Where its KL divergence is known, that decides, and not the greedy answers.
     """
-    own, like = _list_fingerprints(row), next(iter(_list_fingerprints(baseline)), None)
+    first, own = compared.lines[0], row.fingerprints
+    known = first.fingerprints if first.name == compared.baseline != row.name else []
+    like = known[0] if known else None
     problems: list[str] = []
     if row.quality is not None and (kl := row.quality.kl) is not None:
         margin = compared.kl_margin
@@ -537,21 +530,17 @@ def mark_answers(row: Line, baseline: Line | None, compared: ComparedLoad) -> Li
             far = f"over {FAR:g} × {margin:g}"
             problems.append(f"KL {format_spread(kl)} nats a token from the reference, {far}")
     else:
-        found = (problem for answers in own for problem in answer_check.judge_answers(answers, like))
-        problems = list(dict.fromkeys(found))
-    parted = (
-        answer_check.describe_difference(own[0], like, baseline.name) if own and like and baseline else ""
-    )
+        problems += dict.fromkeys(
+            problem for answers in own for problem in answer_check.judge_answers(answers, like)
+        )
+    parted = answer_check.describe_difference(own[0], like, compared.baseline) if own and like else ""
     effect, is_faster = row.effects.get(compared.headline), False
     if effect is not None:
         is_faster = effect.call is Decision.FASTER
         if effect.call is Decision.NONE:
             times = effect.ratio if effect.higher_is_faster else 1 / effect.ratio
             is_faster = times > 1 + compared.margin
-    questions = [f"{BROKEN} {problem}" if is_faster else problem for problem in problems]
-    broken = questions[0] if is_faster and questions else ""
-    return replace(row, marks=(*questions, *row.marks), answers=parted, broken=broken)
-
-
-def _list_fingerprints(line: Line | None) -> list[Fingerprint]:
-    return [run.fingerprint for run in line.runs if run.fingerprint is not None] if line else []
+    if is_faster:
+        problems = [f"{BROKEN} {problem}" for problem in problems]
+    broken = problems[0] if is_faster and problems else ""
+    return replace(row, marks=(*problems, *row.marks), answers=parted, broken=broken)

@@ -27,20 +27,18 @@ from loadgen.study import limit_record, repeats
 from loadgen.study.compare import run_groups, statistics
 from loadgen.study.compare.comparison import find_default_row, match_rows, measure_distance
 from loadgen.study.compare.comparison_report import format_ratio
-from loadgen.study.compare.model import ComparisonOptions, Decision, Effect
+from loadgen.study.compare.model import ComparedRow, ComparisonOptions, Decision, Effect
 from loadgen.study.compare.statistics import CLOCK_ERROR
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitEstimate
-from loadgen.study.load_table import SIMULATION, mark_simulated
+from loadgen.study.load_table import SIMULATION
 from loadgen.study.quality import quality_record
 from loadgen.study.quality.quality_passage import encode_row_quality, list_quality_cells
-from loadgen.study.quality.quality_record import Quality
 from loadgen.study.run_summary import group_by
 from loadgen.study.sweep_record import LoadAxis
 
 WITHIN = "one search on a side: the interval has the spread within searches, not that between them"
 _OPEN = "the interval of a limit has an open end: nothing is known beyond it"
-_MANY = 1e6  # degrees of freedom, of an error that is taken as known
 _CALLS = {
     Decision.FASTER: "more",
     Decision.SLOWER: "fewer",
@@ -53,10 +51,9 @@ _ABOUT = ("axis", "objectives", "about", "baseline", "margin", "alpha")
 Kind = tuple[LoadAxis, tuple[str, ...], str]  # axis, objectives, and what the search is about
 
 
-class LimitRow(msgspec.Struct, frozen=True):
+class LimitRow(ComparedRow, frozen=True):
     """One checkpoint's limit, the geometric mean of its searches, against the baseline's."""
 
-    name: str
     searches: tuple[StoredLimit, ...]
     limit: LimitEstimate | None  # None: no search found one
     effect: Effect | None = None  # None of the baseline
@@ -65,12 +62,6 @@ class LimitRow(msgspec.Struct, frozen=True):
     def found(self) -> int:
         """How many of its searches found a limit: the figures are of these."""
         return len(list_limits(self.searches))
-
-    @property
-    def quality(self) -> Quality | None:
-        """How far the searched server is from the reference: the first that is known; None without any."""
-        runs = (run for search in self.searches for run in search.runs)
-        return next((run.quality for run in runs if run.quality is not None), None)
 
 
 class ComparedLimits(msgspec.Struct, frozen=True):
@@ -103,16 +94,11 @@ def compare_limits(limits: Sequence[StoredLimit], ask: ComparisonOptions) -> lis
     tables = [_compare_kind(of_kind, ask) for of_kind in named.values()]
     effects = [row.effect for table in tables for row in table.rows if row.effect is not None]
     judged = iter(statistics.judge_rows(effects, ask.equivalence, ask.alpha))
-    return [
-        replace(
-            table,
-            rows=tuple(
-                row if row.effect is None else replace(row, effect=restore_cause(next(judged), row.effect))
-                for row in table.rows
-            ),
-        )
-        for table in tables
-    ]
+    made = []
+    for table in tables:
+        rows = (row if row.effect is None else replace(row, effect=next(judged)) for row in table.rows)
+        made.append(replace(table, rows=tuple(rows)))
+    return made
 
 
 def _identify_kind(limit: StoredLimit) -> Kind:
@@ -163,6 +149,7 @@ def _compare_kind(named: Sequence[tuple[str, StoredLimit]], ask: ComparisonOptio
     made = tuple(
         LimitRow(
             name,
+            tuple(run for search in rows[name] for run in search.runs),
             tuple(rows[name]),
             summarise_limits(rows[name]),
             None if name == baseline else judge_limits(rows[name], rows[baseline], ask),
@@ -231,22 +218,10 @@ def _judge_intervals(
             return replace(bare, why=_OPEN)
         quantile = NormalDist().inv_cdf((1 + each.confidence) / 2)
         errors.append(math.log(each.high / each.low) / (2 * quantile))
-    values = math.log(ratio), max(math.hypot(*errors), CLOCK_ERROR), _MANY
+    values = math.log(ratio), max(math.hypot(*errors), CLOCK_ERROR), statistics.KNOWN_ERROR
     estimated = statistics.Estimate(*map(np.array, values))
     tested = statistics.add_p_values(bare, estimated, ask.equivalence, ask.alpha)
-    if math.isnan(tested.p):
-        return tested
-    return replace(tested, units=2)  # of fewer, how many more would decide is not defined
-
-
-def restore_cause(judged: Effect, before: Effect) -> Effect:
-    """Return an effect of the searches' own intervals with that as `why`, and 1 unit; any other unchanged.
-
-    `before` is the effect as it was before all rows were judged together.
-    """
-    if before.freedom != _MANY:
-        return judged
-    return replace(judged, why=WITHIN, more_runs=None, units=1)
+    return tested if math.isnan(tested.p) else replace(tested, why=WITHIN)
 
 
 def describe_limits(compared: ComparedLimits) -> str:
@@ -335,8 +310,7 @@ def _list_cells(row: LimitRow) -> tuple[str, ...]:
             ends = UNBOUNDED
     value = "-" if limit is None or limit.value is None else limit_record.format_load(limit.value)
     call = "baseline" if row.effect is None else _CALLS[row.effect.call]
-    name = mark_simulated(row.name, any(run.simulated for search in row.searches for run in search.runs))
-    return name, value, ends, f"{row.found}", format_limit_ratio(row), call
+    return row.shown_name, value, ends, f"{row.found}", format_limit_ratio(row), call
 
 
 def _list_notes(compared: ComparedLimits) -> Iterator[str]:
@@ -353,5 +327,5 @@ def _list_notes(compared: ComparedLimits) -> Iterator[str]:
     yield from filter(None, whys)
     if any(row.effect is not None and row.effect.call is not Decision.NONE for row in compared.rows):
         yield f"equivalent: within ± {100 * compared.margin:g} %; by Holm over all rows at {compared.alpha:g}"
-    if any(run.simulated for row in compared.rows for search in row.searches for run in search.runs):
+    if any(row.simulated for row in compared.rows):
         yield SIMULATION

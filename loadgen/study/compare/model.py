@@ -15,6 +15,7 @@ from loadgen.base.files import expand_path
 from loadgen.base.parsing import read_figure
 from loadgen.base.text import GIB
 from loadgen.base.untrusted import read_list, read_mapping
+from loadgen.facts.run_facts import Fingerprint
 from loadgen.report.load_identity import Load
 from loadgen.study.bundle import reading
 from loadgen.study.consistency.ceilings import Hardware
@@ -181,24 +182,21 @@ class Split(msgspec.Struct, frozen=True):
     by_category: Mapping[str, float] = {}  # `drafts` of the requests of each of the data set's categories
 
 
-class Line(msgspec.Struct, frozen=True):
-    """One checkpoint under one load."""
+class ComparedRow(msgspec.Struct, frozen=True):
+    """One checkpoint and its runs, in a comparison of runs or of limits."""
 
     name: str
     runs: tuple[Reported, ...]
-    summaries: Mapping[str, Mean]  # by the figure's key; absent if no run has it
-    effects: Mapping[str, Effect]  # against the baseline, by the figure's key; empty for the baseline itself
-    roofline: float | None = None  # share of the ceiling that decoding reached
-    marks: tuple[str, ...] = ()  # unlike the baseline, doubts of its runs, fast because broken
-    failures: tuple[str, ...] = ()  # cells that failed, and why
-    answers: str = ""  # where those to the greedy prompts first differ from the baseline's
-    split: Split | str | None = None  # or why there is none; None: no drafts, or not compared
-    broken: str = ""  # the mark that asks whether it is fast because it is broken; "": none does
 
     @property
     def quality(self) -> Quality | None:
         """How far the server of its runs is from the reference: the first that is known; None without any."""
         return next((run.quality for run in self.runs if run.quality is not None), None)
+
+    @property
+    def fingerprints(self) -> list[Fingerprint]:
+        """The answers to the greedy prompts of its runs that asked them."""
+        return [run.fingerprint for run in self.runs if run.fingerprint is not None]
 
     @property
     def simulated(self) -> bool:
@@ -209,6 +207,19 @@ class Line(msgspec.Struct, frozen=True):
     def shown_name(self) -> str:
         """The name as tables and charts have it, with a mark if the row is simulated."""
         return mark_simulated(self.name, self.simulated)
+
+
+class Line(ComparedRow, frozen=True):
+    """One checkpoint under one load."""
+
+    summaries: Mapping[str, Mean]  # by the figure's key; absent if no run has it
+    effects: dict[str, Effect]  # against the baseline, by the figure's key; empty for the baseline itself
+    roofline: float | None = None  # share of the ceiling that decoding reached
+    marks: tuple[str, ...] = ()  # unlike the baseline, doubts of its runs, fast because broken
+    failures: tuple[str, ...] = ()  # cells that failed, and why
+    answers: str = ""  # where those to the greedy prompts first differ from the baseline's
+    split: Split | str | None = None  # or why there is none; None: no drafts, or not compared
+    broken: str = ""  # the mark that asks whether it is fast because it is broken; "": none does
 
 
 class ComparedLoad(msgspec.Struct, frozen=True):

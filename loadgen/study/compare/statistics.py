@@ -109,6 +109,7 @@ def describe_blocks(name: str, other: str, order: UnitOrder | None) -> str:
     )
 
 
+KNOWN_ERROR = 1e6  # degrees of freedom, of an error that is taken as known, and not estimated from runs
 NO_SCIPY = f"a verdict needs scipy: {describe_install('compare')}"
 _NEARLY = "the interval excludes 1, but not after correction for other rows and repeated analyses"
 _ALIKE = "the runs agree to within the precision of digits and clocks, which is used as their spread"
@@ -191,8 +192,8 @@ def judge_rows(effects: Sequence[Effect], margin: float, alpha: float) -> list[E
         return judged
     tested_effects = [effects[at] for at in tested]
     columns = [
-        (math.log(effect.ratio), effect.error, effect.freedom, effect.units, effect.floor)
-        for effect in tested_effects
+        (math.log(each.ratio), each.error, each.freedom, max(each.units, _LEAST), each.floor)
+        for each in tested_effects
     ]
     log_ratio, error, freedom, count, floor = np.array(columns).T
     estimated = Estimate(log_ratio, error, freedom)
@@ -208,8 +209,10 @@ def _judge_row(effect: Effect, rows: Family, at: int, detectable: float, more: f
     """Return the effect with its verdict: faster, slower, equivalent, undecided, or none.
 
     `at` is its index in the family, whose adjusted p values decide. `detectable` and `more`, how many units a
-    side settle it, are set in an undecided row only; more of inf is None.
+    side settle it, are set in an undecided row only; more of inf is None. An effect whose error is known
+    without runs keeps its `why`.
     """
+    is_known = effect.freedom == KNOWN_ERROR
     judged = replace(
         effect,
         call=Decision.NONE,
@@ -217,7 +220,7 @@ def _judge_row(effect: Effect, rows: Family, at: int, detectable: float, more: f
         p_equivalent_adjusted=float(rows.p_equivalent[at]),
         detectable=math.nan,
         more_runs=None,
-        why=_ALIKE if effect.error <= effect.floor else "",
+        why=effect.why if is_known else _ALIKE if effect.error <= effect.floor else "",
     )
     if effect.higher_is_faster is None:
         return judged
@@ -227,8 +230,8 @@ def _judge_row(effect: Effect, rows: Family, at: int, detectable: float, more: f
         faster = (effect.ratio > 1) == effect.higher_is_faster
         return replace(judged, call=Decision.FASTER if faster else Decision.SLOWER)
     # More runs of sides that did not take turns tell no better what the machine did in between.
-    needed = None if math.isinf(more) or effect.in_blocks else int(more)
-    why = _NEARLY if effect.p <= rows.alpha else judged.why
+    needed = None if math.isinf(more) or effect.in_blocks or is_known else int(more)
+    why = _NEARLY if effect.p <= rows.alpha and not is_known else judged.why
     return replace(judged, call=Decision.UNDECIDED, detectable=detectable, more_runs=needed, why=why)
 
 

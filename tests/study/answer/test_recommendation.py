@@ -19,7 +19,7 @@ from loadgen.study.answer.contest import Candidate, make_load_contest
 from loadgen.study.answer.recommendation import judge_constraints
 from loadgen.study.compare.comparability import explain_other_quantity, list_one_servers
 from loadgen.study.compare.comparison import BROKEN, compare_runs
-from loadgen.study.compare.model import ComparisonOptions
+from loadgen.study.compare.model import ComparedRow, ComparisonOptions
 from loadgen.study.gate.gate_record import parse_gate_metrics
 from loadgen.study.gate.gate_sides import group_sides, list_reasons, list_remarks
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
@@ -313,7 +313,7 @@ def test_rows_that_one_running_server_answered_are_named() -> None:
         for run in made
         if run.cell is not None
     ]
-    rows = [("A", attached[:2]), ("B", attached[2:])]
+    rows = [ComparedRow("A", tuple(attached[:2])), ComparedRow("B", tuple(attached[2:]))]
     server = made_runs.run(requests=2).facts.server
     assert list_one_servers(rows) == [f"A and B are one: {server.model} at {server.url} answered all of them"]
-    assert list_one_servers([("A", made[:2]), ("B", made[2:])]) == []
+    assert list_one_servers([ComparedRow("A", tuple(made[:2])), ComparedRow("B", tuple(made[2:]))]) == []

@@ -38,9 +38,9 @@ from loadgen.study import compare_command
 from loadgen.study.answer.answer import CheckpointAnswer, make_answer
 from loadgen.study.answer.answer_settings import ANSWER, AnswerSettings, read_answer_flags
 from loadgen.study.compare import limits, model
-from loadgen.study.compare.comparability import Rows, check_equal_states
+from loadgen.study.compare.comparability import check_equal_states
 from loadgen.study.compare.limits import ComparedLimits
-from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
+from loadgen.study.compare.model import ComparedLoad, ComparedRow, ComparisonOptions
 from loadgen.study.importers import result_sources
 from loadgen.study.quality.quality_text import read_text
 from loadgen.study.series.campaign import arms, campaign_file, campaign_store, quality_cells
@@ -261,12 +261,12 @@ def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str, given
     return 0
 
 
-def _print_comparison(kept: CampaignStore, given: argparse.Namespace) -> list[Rows]:
+def _print_comparison(kept: CampaignStore, given: argparse.Namespace) -> list[Sequence[ComparedRow]]:
     """Print the comparisons and return the rows of their tables; a LoadgenError is printed, too."""
     try:
         tables, searches, found = _compare_cells(kept, given)
         print_passages(compare_command.list_passages(tables, searches, found))
-        return list(compare_command.list_table_rows(tables, searches))
+        return compare_command.list_table_rows(tables, searches)
     except LoadgenError as error:  # the runs are there all the same
         print_text(f"loadgen: {error}", sys.stderr)
         return []
