@@ -321,9 +321,6 @@ def describe_split(split: Split | str | None) -> str:
     factors = (getattr(split, part) for part in _PARTS)
     speed, steps, drafts = (format_ratio(each.mean, each.low, each.high, 2) for each in factors)
     how = " (steps computed: TPOT × acceptance length)" if split.computed else ""
-    if len(split.by_category) > 1:
-        least, *_, most = sorted(split.by_category.items(), key=lambda item: item[1])
-        how += f" ({least[0]} {least[1]:.2f}× to {most[0]} {most[1]:.2f}×)"
     return f"{speed} as fast by TPOT: {steps} by its steps, {drafts} by its drafts{how}"
 
 

@@ -179,7 +179,6 @@ class Split(msgspec.Struct, frozen=True):
     units: int  # pairs, or the smaller side where nothing is paired
     paired: bool
     computed: bool = False  # a client reports no step time: it is TPOT × acceptance length
-    by_category: Mapping[str, float] = {}  # `drafts` of the requests of each of the data set's categories
 
 
 class ComparedRow(msgspec.Struct, frozen=True):

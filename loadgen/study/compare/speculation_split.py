@@ -141,39 +141,7 @@ def split_speed(row: Sequence[Reported], baseline: Sequence[Reported], alpha: fl
         units=speed.units,
         paired=speed.paired,
         computed=any(each.computed for each in steps_of.values()),
-        by_category=_compare_categories(row, baseline),
     )
-
-
-def _compare_categories(row: Sequence[Reported], baseline: Sequence[Reported]) -> dict[str, float]:
-    """Compute each category's acceptance length of the row ÷ the baseline's, of geometric means over runs.
-
-    A side without drafts has 1. {} where a side's are not known; a category that a side lacks is left out.
-    """
-    own, other = _average_categories(row), _average_categories(baseline)
-    if own is None or other is None:
-        return {}
-    names = own or other
-    return {
-        name: own.get(name, _NO_DRAFTS) / other.get(name, _NO_DRAFTS)
-        for name in names
-        if (not own or name in own) and (not other or name in other)
-    }
-
-
-def _average_categories(runs: Sequence[Reported]) -> dict[str, float] | None:
-    """Average categories' acceptance lengths over runs, geometrically; {} without drafts, None if unknown."""
-    if not any(map(has_drafts, runs)):
-        return {}
-    measured = [None if run.run is None else run.run.derive(measure_speculation) for run in runs]
-    lengths = [each.by_category for each in measured if each is not None]
-    if len(lengths) < len(runs) or not lengths[0]:
-        return None
-    return {
-        name: statistics.compute_geometric_mean([each[name].mean for each in lengths])
-        for name in lengths[0]
-        if all(name in each for each in lengths)
-    }
 
 
 def _invert(effect: Effect) -> Factor:

@@ -67,25 +67,6 @@ def find_order(row: Sequence[Sequence[Reported]], baseline: Sequence[Sequence[Re
     return UnitOrder(own, other)
 
 
-def fit_in_blocks(
-    row: Sequence[float], baseline: Sequence[float], order: UnitOrder
-) -> tuple[float, float, float]:
-    """Fit the log ratio of two samples of positive figures and a trend over their order.
-
-    Returns the log ratio, its standard error and the degrees of freedom of that; four figures or more.
-    """
-    places = np.array([*order.row, *order.baseline])
-    first = np.argsort(places)
-    logs = np.log([*row, *baseline])[first]
-    side = np.repeat([1.0, 0.0], [len(row), len(baseline)])[first]
-    terms = np.column_stack([np.ones(len(logs)), side, places[first] - places.mean()])
-    squares = np.linalg.inv(terms.T @ terms)
-    fitted = squares @ terms.T @ logs
-    left, freedom = logs - terms @ fitted, len(logs) - 3.0
-    variance = float((left**2).sum()) / freedom * squares[1, 1]
-    return float(fitted[1]), math.sqrt(variance) * _measure_widening(left, side), freedom
-
-
 def _measure_widening(left: Float64, side: Float64) -> float:
     """Compute by how many times, 1 or more, alike neighbours among the residuals `left` enlarge the error."""
     n, squares = len(left), float((left**2).sum())
@@ -95,18 +76,6 @@ def _measure_widening(left: Float64, side: Float64) -> float:
     alike = float((left[1:] * left[:-1])[together].sum()) / squares * n / max(n - 2, 1)
     alike = min(max(alike + (1.5 + 4 * alike) / n, 0.0), _MOST_ALIKE)
     return math.sqrt((1 + alike) / (1 - alike))
-
-
-def describe_blocks(name: str, other: str, order: UnitOrder | None) -> str:
-    """Write that the runs of a row and of `other` did not take turns; "" if they did."""
-    if order is None or not order.in_blocks:
-        return ""
-    every = "all" if abs(order.apart) > 1 - 1e-9 else "most"
-    when = "after" if order.apart > 0 else "before"
-    return (
-        f"{name}: {every} runs were measured {when} those of {other}, so a drift of the machine looks like a "
-        f"difference: a trend over the order is taken off, and the interval is wider; {ADVICE}"
-    )
 
 
 KNOWN_ERROR = 1e6  # degrees of freedom, of an error that is taken as known, and not estimated from runs
@@ -390,9 +359,21 @@ def estimate_ratio(row: Float64, baseline: Float64, *, paired: bool, floor: Any 
 def estimate_in_blocks(
     row: Sequence[float], baseline: Sequence[float], order: UnitOrder, floor: float = CLOCK_ERROR
 ) -> Estimate:
-    """Estimate the log ratio of sides that were measured one after the other, apart from a trend."""
-    centre, error, freedom = fit_in_blocks(row, baseline, order)
-    return Estimate(np.array(centre), np.array(max(error, floor)), np.array(freedom))
+    """Estimate the log ratio of sides that were measured one after the other, apart from a trend.
+
+    The logarithms are fitted by the side and a trend over their order; it takes four figures or more.
+    """
+    places = np.array([*order.row, *order.baseline])
+    first = np.argsort(places)
+    logs = np.log([*row, *baseline])[first]
+    side = np.repeat([1.0, 0.0], [len(row), len(baseline)])[first]
+    terms = np.column_stack([np.ones(len(logs)), side, places[first] - places.mean()])
+    squares = np.linalg.inv(terms.T @ terms)
+    fitted = squares @ terms.T @ logs
+    left, freedom = logs - terms @ fitted, len(logs) - 3.0
+    variance = float((left**2).sum()) / freedom * squares[1, 1]
+    error = math.sqrt(variance) * _measure_widening(left, side)
+    return Estimate(np.array(fitted[1]), np.array(max(error, floor)), np.array(freedom))
 
 
 def compute_student(t: Any, freedom: Any) -> Float64:
@@ -561,36 +542,36 @@ def list_starts(runs: Sequence[Reported]) -> list[list[Reported]]:
     return list(starts.values())
 
 
-def explain_units(runs: Sequence[Reported]) -> str:
-    """Write why the units of a side are runs and not starts of the server; "" of starts, and of one run."""
-    starts = {_identify_start(run) for run in runs}
-    if len(runs) < _LEAST or (len(starts) >= _LEAST and None not in starts):
-        return ""
-    return STARTS_UNREPORTED if None in starts else ONE_START
-
-
 def list_order_remarks(
     sides: Iterable[tuple[str, Sequence[Reported]]], other: str, baseline: Sequence[Reported]
 ) -> list[str]:
     """List remarks on named sides that took no turns with the runs of `other`, or are of unknown order."""
-    remarks = []
+    remarks: dict[str, None] = {}
     for name, runs in sides:
         units = list_starts(runs), list_starts(baseline)
         if min(map(len, units)) < _LEAST:
             continue
         order = find_order(*units)
-        if order is not None:
-            remarks.append(describe_blocks(name, other, order))
-        elif any(
-            run.cell is None for run in (*runs, *baseline)
-        ):  # a campaign's take turns, unless they say not
-            remarks.append(UNTIMED)
-    return list(dict.fromkeys(filter(None, remarks)))
+        if order is None:
+            if any(run.cell is None for run in (*runs, *baseline)):  # a campaign's take turns
+                remarks[UNTIMED] = None
+        elif order.in_blocks:
+            every = "all" if abs(order.apart) > 1 - 1e-9 else "most"
+            when = f"{'after' if order.apart > 0 else 'before'} those of {other}"
+            remarks[
+                f"{name}: {every} runs were measured {when}, so a drift of the machine looks like a "
+                f"difference: a trend over the order is taken off, and the interval is wider; {ADVICE}"
+            ] = None
+    return list(remarks)
 
 
 def list_unit_remarks(sides: Iterable[Sequence[Reported]]) -> list[str]:
     """List remarks on sides whose units are runs, and not starts of the server; [] if there are none."""
-    reasons = dict.fromkeys(filter(None, map(explain_units, sides)))
+    reasons: dict[str, None] = {}
+    for runs in sides:
+        starts = {_identify_start(run) for run in runs}
+        if len(runs) >= _LEAST and (len(starts) < _LEAST or None in starts):
+            reasons[STARTS_UNREPORTED if None in starts else ONE_START] = None
     return [f"{why}: variation between starts is not in the intervals" for why in reasons]
 
 

@@ -147,7 +147,8 @@ def test_runs_of_one_prompt_stream_are_one_unit() -> None:
 ])  # fmt: skip
 def test_units_of_one_side(row: list[Reported], values: list[float], remark: str) -> None:
     assert statistics.list_units(row, figure) == pytest.approx(values)
-    assert statistics.explain_units(row) == remark
+    remarks = statistics.list_unit_remarks([row])
+    assert [text.partition(":")[0] for text in remarks] == ([remark] if remark else [])
 
 
 KEYS = {"name": "made", "input_len": 64, "output_len": 16, "num_prompts": 24, "max_concurrency": 4}

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from builders import made_data, made_runs
+from builders import made_runs
 from builders.comparison_samples import cells, run
 from builders.loops import loop_over
 from builders.made_runs import MS
@@ -109,22 +109,6 @@ def test_steps_of_a_run_are_those_of_its_messages(
     tokens: list[int], facts: dict[str, Any], expected: DecodeSteps | str
 ) -> None:
     assert read_steps(measured(tokens, 20, **facts)) == expected
-
-
-def test_drafts_are_compared_by_category() -> None:
-    data = made_data.data("questions", categories=("math", "qa"), category_of_row=(0, 1))
-    drafted = [measured(tokens, 20, as_run=NGRAM, data=data) for tokens in ([1, 2, 2], [1, 1, 1])]
-    plain = measured([1, 1, 1], 20)
-    found = split_speed(drafted[:1], [plain], 0.05)
-    assert isinstance(found, Split)
-    assert found.by_category == {"math": 2.0, "qa": 2.0}
-    assert describe_split(found).endswith("2.00× by its drafts (math 2.00× to qa 2.00×)")
-    slower = split_speed([plain], drafted[:1], 0.05)
-    assert isinstance(slower, Split)
-    assert slower.by_category == {"math": 0.5, "qa": 0.5}
-    both = split_speed(drafted[1:], drafted[:1], 0.05)
-    assert isinstance(both, Split)
-    assert both.by_category == {"math": 0.5, "qa": 0.5}
 
 
 @loop_over(("own", "step", "length", "expected"), [

@@ -39,11 +39,11 @@ from loadgen.study.compare.statistics import (
     average_starts,
     compute_power,
     compute_separation,
+    estimate_in_blocks,
     estimate_more_runs,
     estimate_more_units,
     estimate_ratio,
     find_order,
-    fit_in_blocks,
     judge_effect,
     judge_family,
     judge_rows,
@@ -464,9 +464,11 @@ def test_the_order_is_that_of_the_times_and_unknown_without_one() -> None:
 def test_a_trend_alone_is_no_difference() -> None:
     order = order_in_blocks(4)
     row, baseline = ([exp(0.01 * place) for place in side] for side in (order.row, order.baseline))
-    assert fit_in_blocks(row, baseline, order) == pytest.approx((0, 0, 5), abs=1e-9)
-    ratio, *_ = fit_in_blocks([2 * value for value in row], baseline, order)
-    assert exp(ratio) == pytest.approx(2)
+    found = estimate_in_blocks(row, baseline, order)
+    assert (found.log_ratio, found.error, found.freedom) == pytest.approx((0, CLOCK_ERROR, 5), abs=1e-9)
+    assert exp(estimate_in_blocks([2 * value for value in row], baseline, order).log_ratio) == pytest.approx(
+        2
+    )
 
 
 def test_a_machine_that_drifts_makes_no_side_slower() -> None:
