@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from loadgen.plan.profile import Profile
     from loadgen.report.run import Run, Verdict
     from loadgen.run.command.api import Interrupted, bench, bench_async, load
-    from loadgen.study.judging_api import Audit, Comparison, audit, compare
+    from loadgen.study.audit.audit_command import Audit, audit
+    from loadgen.study.compare_command import Comparison, compare
     from loadgen.study.limit_record import Limit
     from loadgen.study.quality.quality_command import quality
     from loadgen.study.quality.quality_record import Quality
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "loadgen.base.version": ("__version__",),
-    "loadgen.study.judging_api": ("Audit", "Comparison", "audit", "compare"),
+    "loadgen.study.compare_command": ("Comparison", "compare"),
+    "loadgen.study.audit.audit_command": ("Audit", "audit"),
     "loadgen.study.series.series_api": ("LimitInterrupted", "SweepInterrupted", "limit", "sweep"),
     "loadgen.base.errors": ("LoadgenError",),
     "loadgen.figures.metrics": ("Metrics",),

@@ -1,12 +1,17 @@
-"""`loadgen compare`: runs, campaigns and others' results in one table a load, with verdicts."""
+"""`loadgen compare` and `loadgen.compare`: runs, campaigns and others' results in one table a load."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
+from pathlib import Path
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import Parser, parse_arguments
@@ -14,14 +19,21 @@ from loadgen.base.passages import Passage, render_passages
 from loadgen.base.printing import Screen, add_json_flag, print_text
 from loadgen.base.tables import encode_table, render_csv_table
 from loadgen.base.text import clean_text, format_json
+from loadgen.report.run import Place, Run
 from loadgen.settings import setting
 from loadgen.settings.server_settings import MachineOptions
 from loadgen.settings.setting import list_rows
 from loadgen.settings.table import add_groups
-from loadgen.study import sweep_record
+from loadgen.study import run_summary, sweep_record
 from loadgen.study.answer import answer
 from loadgen.study.answer.answer import CheckpointAnswer, make_answer
-from loadgen.study.answer.answer_settings import ANSWER, AnswerSettings, is_size, read_answer_flags
+from loadgen.study.answer.answer_settings import (
+    ANSWER,
+    AnswerRequest,
+    AnswerSettings,
+    is_size,
+    read_answer_flags,
+)
 from loadgen.study.compare import (
     comparability,
     comparison,
@@ -36,11 +48,15 @@ from loadgen.study.compare.model import ComparedLoad, ComparedRow, ComparisonOpt
 from loadgen.study.consistency import ceilings
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
+from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.importers.result_sources import Sources
+from loadgen.study.limit_record import Limit
 from loadgen.study.quality.quality_passage import RowQuality, make_quality_passage
-from loadgen.study.run_summary import FailedCell
+from loadgen.study.run_summary import FailedCell, Reported
 
 _MOST_PROBLEMS = 10  # that are printed one by one
+Compared = Run | Limit | Place
+_ONE = (str, os.PathLike, Run, Limit)  # which are no list of them
 
 
 def main(argv: Sequence[str]) -> int:
@@ -245,3 +261,142 @@ def _make_other_tables(tables: Sequence[ComparedLoad], given: argparse.Namespace
     if given.fits == "":
         drawn.append(rankings.make_fit_passage(tables))
     return drawn
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """Runs side by side: a table a load, each row with an effect and a verdict per figure.
+
+    `messages` are lines on what could not be read, or was named twice. `limits` are the highest loads that
+    searches found, a table for each kind of search.
+    """
+
+    tables: tuple[ComparedLoad, ...]
+    messages: tuple[str, ...] = ()
+    limits: tuple[ComparedLimits, ...] = ()
+    options: ComparisonOptions = ComparisonOptions()
+
+    def text(self) -> str:
+        """Write the tables as `loadgen compare` prints them."""
+        return self._write(markdown=False)
+
+    def markdown(self) -> str:
+        """Write the tables for a pull request."""
+        return self._write(markdown=True)
+
+    def _write(self, markdown: bool) -> str:
+        return render_passages(list_passages(self.tables, self.limits, self._choose({})), markdown)
+
+    def json(self) -> dict[str, Any]:
+        """Return the tables and limits as an object of plain values, p-values too."""
+        return encode_comparison(self.tables, self.limits, self._choose({}))
+
+    def answer(
+        self,
+        *,
+        fits: str | None = None,
+        slo: str | None = None,
+        max_kl: float | None = None,
+        price_per_hour: float | None = None,
+        lm_eval: Mapping[str, str] | None = None,
+    ) -> CheckpointAnswer | None:
+        """Return what to take of them under these constraints; None if there are not two checkpoints.
+
+        `fits` is a size as "16GiB", `slo` objectives as "tpot p95 < 50ms", `max_kl` nats a token, and
+        `lm_eval` files of scores by checkpoint; what is None is as the campaign has it. Raises UsageError.
+        """
+        given: dict[str, Any] = {"fits": fits, "slo": slo, "max_kl": max_kl, "lm_eval": lm_eval}
+        given["price_per_hour"] = price_per_hour
+        return self._choose({key: value for key, value in given.items() if value is not None}, wanted=True)
+
+    def _choose(self, given: Mapping[str, Any], wanted: bool = False) -> CheckpointAnswer | None:
+        asked = AnswerRequest.read({**self.options.campaign.answer, **given})
+        return make_answer(self.tables, self.limits, self.options, asked, wanted)
+
+
+def compare(
+    runs: Sequence[Compared] | Mapping[str, Compared | Sequence[Compared]],
+    *,
+    baseline: str = "",
+    margin: float | None = None,
+    alpha: float = 0.05,
+    headline: str = "",
+    allow_unlike: bool = False,
+    hardware: str | None = None,
+    bandwidth: float | None = None,
+) -> Comparison:
+    """Compare runs, limits, run directories, campaigns, searches and result files of other clients.
+
+    A mapping names the rows, whose runs are repeats: {"before": [run, run], "after": [run, run]}; otherwise
+    each thing in the list is a side of its own, named by its checkpoint, else by its place too.
+    `margin` is what counts as equivalent, 0.02 for 2 %, and `alpha` the chance of a false verdict;
+    docs/comparing.md describes how differences are judged. `baseline` is the campaign's if not given, else
+    the first row that is not quantized, else the first. Raises LoadgenError where there is nothing to compare
+    or an option is wrong.
+    """
+    machine = Hardware.find(hardware, bandwidth)
+    read, places = collect_sources(runs)
+    campaign = model.read_campaign_settings(places)
+    ask = ComparisonOptions(baseline, margin, alpha, headline, allow_unlike, machine, campaign)
+    tables, searches = compare_sources(read, ask), limits.compare_limits(read.limits, ask)
+    return Comparison(tuple(tables), read.errors, tuple(searches), ask)
+
+
+def collect_sources(
+    runs: Sequence[Compared] | Mapping[str, Compared | Sequence[Compared]],
+) -> tuple[Sources, list[str]]:
+    """Read everything that is named, each under the name of its row in a mapping; return it and the places.
+
+    Raises UsageError of one thing alone, and of a place where nothing can be read. Runs of searches at a
+    place are left out.
+    """
+    if isinstance(runs, _ONE) or not isinstance(runs, Iterable):
+        raise UsageError("expected a list of runs and places, or a mapping from names to them: write [run]")
+    groups = runs.items() if isinstance(runs, Mapping) else [("", runs)]
+    reported: list[Reported] = []
+    searched: list[StoredLimit] = []
+    errors: list[str] = []
+    failures: list[FailedCell] = []
+    places: list[str] = []
+    for name, group in groups:
+        several: Any = group if isinstance(group, Iterable) and not isinstance(group, _ONE) else [group]
+        for number, named in enumerate(several, 1):
+            if not isinstance(named, _ONE):
+                raise UsageError(
+                    f"expected runs and places, got `{type(named).__name__}`: pass a run or a path"
+                )
+            if not isinstance(named, Run | Limit):
+                places.append(os.fspath(named))
+            read = _read_source(named, number)
+            reported += _name_summaries(read.outside_searches.reported, name)
+            searched += [
+                replace(
+                    limit,
+                    record=limit.record.model_copy(update={"name": name or limit.record.name}),
+                    place="" if name else limit.place,
+                    runs=tuple(_name_summaries(limit.runs, name)),
+                )
+                for limit in read.limits
+            ]
+            errors += read.errors
+            failures += read.failures
+    return Sources(tuple(reported), tuple(errors), tuple(failures), limits=tuple(searched)), places
+
+
+def _read_source(named: Compared, number: int) -> Sources:
+    """Read a run, a limit and its runs, or a place; what has no directory is named by its `number`."""
+    if isinstance(named, Run):
+        return Sources((replace(_summarise(named), place=str(named.directory or f"run {number}")),))
+    if isinstance(named, Limit):
+        place = str(named.directory or f"limit {number}")
+        stored = StoredLimit(named.directory, named.record, tuple(map(_summarise, named.runs)), place)
+        return Sources((), limits=(stored,))
+    return result_sources.read_sources([os.fspath(named)], shows_progress=False)
+
+
+def _summarise(run: Run) -> Reported:
+    source = str(run.directory or f"the run of {run.result.facts.started:%H:%M:%S}")
+    return run_summary.summarise_run(Path(source), run.result)
+
+
+def _name_summaries(summaries: Sequence[Reported], name: str) -> list[Reported]:
+    return [replace(summary, name=name, place="") if name else summary for summary in summaries]

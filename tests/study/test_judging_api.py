@@ -13,7 +13,7 @@ import loadgen
 from fakes.scripted_server import ScriptedServer, api, stream
 from loadgen.settings.setting import list_rows
 from loadgen.study.answer.answer_settings import AnswerSettings
-from loadgen.study.judging_api import Comparison
+from loadgen.study.compare_command import Comparison
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import msgspec
 from loadgen.base import rule
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.parsing import Parser, parse_arguments, suggest_name
-from loadgen.base.passages import Passage, print_passages
+from loadgen.base.passages import Passage, print_passages, render_passages
 from loadgen.base.printing import add_json_flag, print_json, print_text
 from loadgen.base.rule import Severity
 from loadgen.base.tables import cut_middle, make_table
@@ -24,10 +24,12 @@ from loadgen.facts.ceiling import Machine
 from loadgen.features.roofline import models
 from loadgen.features.roofline.models import split_name
 from loadgen.figures.metrics import DECODING, PREFILL
+from loadgen.report.run import Place, Run, Verdict
 from loadgen.settings import setting
 from loadgen.settings.server_settings import MachineOptions
 from loadgen.settings.setting import list_rows
 from loadgen.settings.table import add_groups
+from loadgen.study import compare_command
 from loadgen.study.audit.findings import CHECKS, RELATIONS, ROOFLINE, RunFindings, audit_runs
 from loadgen.study.compare import run_groups
 from loadgen.study.consistency.ceilings import Hardware
@@ -295,3 +297,60 @@ def _encode_value(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if isinstance(value, int | float | str | None) else str(value)
+
+
+class RunAudit(msgspec.Struct, frozen=True):
+    """One run of an audit: its name, the file or place it was read from, and what was found.
+
+    `not_checked` has "roofline" where machine or model are unknown, "relations" where no figures depend on
+    one another.
+    """
+
+    name: str
+    source: str
+    verdict: Verdict
+    not_checked: tuple[str, ...] = ()
+
+
+class Audit:
+    """The verdict on each run that was read, in their order: which of its figures cannot be.
+
+    `messages` are lines on what could not be read.
+    """
+
+    def __init__(self, audited: Audited) -> None:
+        self._audited = audited
+        self.runs = tuple(
+            RunAudit(
+                run.reported.name,
+                run.reported.source,
+                Verdict.from_findings(run.level, run.findings),
+                run.unchecked,
+            )
+            for run in audited.findings
+        )
+        self.messages = tuple(audited.messages)
+
+    def text(self, *, explain: bool = False) -> str:
+        """Write the audit as `loadgen audit` prints it; `explain` adds every doubt's evidence and remedy."""
+        return render_passages(list_audit_passages(self._audited.findings, explain))
+
+    def json(self) -> dict[str, Any]:
+        """Return everything as `loadgen audit --json` prints it."""
+        return self._audited.json()
+
+
+def audit(
+    runs: Sequence[Run | Place],
+    *,
+    model: str | None = None,
+    hardware: str | None = None,
+    bandwidth: float | None = None,
+) -> Audit:
+    """Find impossible figures in runs, result files of any client, and pages with pasted results.
+
+    `model` is what every run is of, where their names do not show it; `hardware` (as "4xh100") or
+    `bandwidth` in GB/s is the machine. Raises LoadgenError where there are no figures.
+    """
+    machine = Hardware.find(hardware, bandwidth)
+    return Audit(audit_sources(compare_command.collect_sources(runs)[0], machine, model))

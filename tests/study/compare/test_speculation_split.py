@@ -43,7 +43,7 @@ from loadgen.study.compare.speculation_split import (
     read_steps,
     split_speed,
 )
-from loadgen.study.judging_api import compare
+from loadgen.study.compare_command import compare
 from loadgen.study.run_summary import Reported, summarise_run
 
 NGRAM = EngineConfig(speculative="ngram, 3 tokens")
