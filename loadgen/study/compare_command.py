@@ -228,7 +228,7 @@ def make_missing_passage(lines: Sequence[str], failures: Sequence[FailedCell] = 
 
 def list_qualities(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> list[RowQuality]:
     """List the quality of each row that has one, once for all loads and kinds of search, with its verdict."""
-    margins = [each.kl_margin for each in (*tables, *searches)]
+    margins = [*(each.kl_margin for each in tables), *(each.kl_margin for each in searches)]
     found: dict[str, RowQuality] = {}
     for rows, margin in zip(list_table_rows(tables, searches), margins, strict=True):
         for row in rows:

@@ -38,9 +38,7 @@ from loadgen.study.load_table import SIMULATION, mark_simulated
 from loadgen.study.repeats import VAGUE, VAGUE_LEGEND
 from loadgen.study.run_summary import Reported, group_by
 
-Reader = Callable[
-    [Candidate, Candidate], Value | str
-]  # a candidate's value next to the baseline, or why none
+Reader = Callable[[Candidate], Value | str]  # a candidate's value, else why there is none
 TITLE = "What to take"
 DOMINATED = "†"
 _LEAST_OBJECTIVES = 2  # by one alone the slower row says nothing that its speed does not
