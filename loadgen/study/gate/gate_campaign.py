@@ -23,10 +23,11 @@ from loadgen.study.gate.gate_verdict import FIRST_LOOK, MAX_PAIRS, GateMetric, G
 from loadgen.study.importers.clients import loadgen_runs
 from loadgen.study.run_summary import FailedCell, Reported
 from loadgen.study.series.campaign import arms, campaign_command, campaign_store
-from loadgen.study.series.campaign.arms import ONCE, Arm
+from loadgen.study.series.campaign.arms import ONCE
 from loadgen.study.series.campaign.campaign_command import CampaignRequest, make_request
 from loadgen.study.series.campaign.campaign_store import CELLS, CampaignStore
 from loadgen.study.series.campaign.execution import Execution
+from loadgen.study.series.campaign.steps import Arm
 from loadgen.study.series.series_store import list_names, print_progress, show_resume_command
 
 Measured = tuple[GateResult, tuple[Reported, ...], int]

@@ -38,7 +38,6 @@ from loadgen.study import load_table
 from loadgen.study.load_table import LoadRow
 from loadgen.study.series import grid, point_runs, series_store
 from loadgen.study.series.campaign.arms import (
-    Arm,
     Planned,
     Start,
     describe_progress,
@@ -48,6 +47,7 @@ from loadgen.study.series.campaign.arms import (
     read_pace,
 )
 from loadgen.study.series.campaign.execution import Execution, describe_amount, finish_series
+from loadgen.study.series.campaign.steps import Arm
 from loadgen.study.series.grid import Build, GridPoint, Variation
 from loadgen.study.series.series_store import SeriesStore, split_own_flags
 from loadgen.study.series.time_estimate import Pace

@@ -34,7 +34,7 @@ from loadgen.study.importers.clients.loadgen_runs import CAMPAIGN, LADDER
 from loadgen.study.limit_record import LIMIT
 from loadgen.study.quality.arm_qualities import QUALITY, REFERENCE_FILE, SCORES, judge_arm, make_arm_id
 from loadgen.study.quality.quality_record import Quality
-from loadgen.study.series.campaign.arms import Arm, list_cells, plan_starts
+from loadgen.study.series.campaign.arms import list_cells, plan_starts
 from loadgen.study.series.campaign.campaign_file import CampaignOptions
 from loadgen.study.series.campaign.campaign_store import (
     CELLS,
@@ -43,6 +43,7 @@ from loadgen.study.series.campaign.campaign_store import (
     CampaignRecord,
 )
 from loadgen.study.series.campaign.quality_cells import TASKS, read_tasks
+from loadgen.study.series.campaign.steps import Arm
 from loadgen.study.series.limit.limit_search import RUNS, make_record_again
 from loadgen.study.series.series_store import ATTEMPTS, FAILED
 from loadgen.study.series_record import LARGEST_BYTES

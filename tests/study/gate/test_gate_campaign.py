@@ -177,7 +177,7 @@ def test_the_order_of_each_pair_is_drawn_by_the_gates_name(tmp_path: Path) -> No
     path = written(tmp_path, *SAME, repeats=40)
     file = campaign_file.load_campaign(path)
     made = arms.make_arms(file, path)
-    wanted = CampaignRequest(path, arms.Trust(), file, made, made, (), None)
+    wanted = CampaignRequest(path, arms.Trust(), file, made, made, ())
     told = [[start.arm.checkpoint for start in interleave(wanted, name).starts] for name in ("a", "a", "b")]
     first = [names[::2] for names in told]
     assert first[0] == first[1] != first[2]

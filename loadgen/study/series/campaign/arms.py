@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from loadgen.settings.validation import ServerSettings
 from loadgen.study.limit_record import LimitTable
 from loadgen.study.series.campaign import campaign_file
 from loadgen.study.series.campaign.campaign_file import CampaignFile, CampaignOptions, CheckpointTable
+from loadgen.study.series.campaign.steps import Arm
 from loadgen.study.series.series_store import SeriesStore
 from loadgen.study.series.time_estimate import Pace, TimedStep, TimeLeft
 
@@ -81,38 +82,15 @@ def show_program(options: Options, settings: ServerSettings, asks: bool) -> str:
 _NONE = Trust()
 
 
-class Arm(msgspec.Struct, frozen=True):
-    """One checkpoint on one server."""
-
-    checkpoint: str
-    server: str
-    flags: Mapping[str, Any]  # of `loadgen bench`, variables filled in; they may hold secrets
-    options: Options
-    profiles: tuple[Profile, ...]  # the flags laid over them
-    places: Mapping[str, str]  # where each profile is, by its name
-    settings: ServerSettings
-    missing: tuple[str, ...] = ()  # variables of the environment that are not set
-    barred: tuple[str, ...] = ()  # variables that are set but not allowed to this file
-
-    @property
-    def name(self) -> str:
-        """The arm's name in comparisons."""
-        return f"{self.checkpoint} on {self.server}"
-
-    @property
-    def attached(self) -> bool:
-        """Whether its server runs already, and is left running."""
-        return self.options.base_url is not None
-
-    def render_command(self, repeats: int, seed: int | None, limit: LimitTable | None = None) -> str:
-        """Return the command that would measure the same, secrets hidden: `bench`, or if given, `limit`."""
-        words = campaign_file.make_arguments(self.flags, bench_parser())
-        words += ["--profile", ",".join(self.places[workload.name] for workload in self.profiles)]
-        words += ["--fingerprint"] if self.options.fingerprint else []
-        words += ["--repeat", str(repeats)] if repeats > 1 and limit is None else []
-        words += ["--seed", str(seed)] if seed is not None else []
-        words += [] if limit is None else limit.words
-        return shlex.join(["loadgen", "bench" if limit is None else "limit", *hide_argument_secrets(words)])
+def render_command(arm: Arm, repeats: int, seed: int | None, limit: LimitTable | None = None) -> str:
+    """Return the command that would measure an arm's cells, secrets hidden: `bench`, or if given, `limit`."""
+    words = campaign_file.make_arguments(arm.flags, bench_parser())
+    words += ["--profile", ",".join(arm.places[workload.name] for workload in arm.profiles)]
+    words += ["--fingerprint"] if arm.options.fingerprint else []
+    words += ["--repeat", str(repeats)] if repeats > 1 and limit is None else []
+    words += ["--seed", str(seed)] if seed is not None else []
+    words += [] if limit is None else limit.words
+    return shlex.join(["loadgen", "bench" if limit is None else "limit", *hide_argument_secrets(words)])
 
 
 def make_arms(file: CampaignFile, path: Path, trust: Trust = _NONE) -> tuple[Arm, ...]:
@@ -125,11 +103,14 @@ def make_arms(file: CampaignFile, path: Path, trust: Trust = _NONE) -> tuple[Arm
         for name, path_of in arm.places.items():
             if places.setdefault(name, path_of) != path_of:
                 raise UsageError(f"{path}: two profiles have the name {name}: {places[name]} and {path_of}")
-    known = [*(row.name for row in file.checkpoints), *(arm.name for arm in arms)]
-    reference = file.quality.reference if file.quality else ""
-    for key, wanted in (("baseline", file.baseline), ("[quality]: reference", reference)):
-        if wanted and wanted not in known:
-            raise UsageError(f"{path}: {key} = {wanted!r}: no such checkpoint{suggest_name(wanted, known)}")
+    known, wanted = [*(row.name for row in file.checkpoints), *(arm.name for arm in arms)], file.baseline
+    if wanted and wanted not in known:
+        raise UsageError(f"{path}: baseline = {wanted!r}: no such checkpoint{suggest_name(wanted, known)}")
+    for key, table in file.steps.items():
+        try:
+            table.check(arms)
+        except UsageError as error:
+            raise UsageError(f"{path}: [{key}]: {error}") from None
     return arms
 
 

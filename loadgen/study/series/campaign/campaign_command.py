@@ -42,9 +42,8 @@ from loadgen.study.compare.comparability import check_equal_states
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparedRow, ComparisonOptions
 from loadgen.study.importers import result_sources
-from loadgen.study.quality.quality_text import read_text
-from loadgen.study.series.campaign import arms, campaign_file, campaign_store, quality_cells
-from loadgen.study.series.campaign.arms import Arm, Start, Trust, list_cells
+from loadgen.study.series.campaign import arms, campaign_file, campaign_store
+from loadgen.study.series.campaign.arms import Start, Trust, list_cells
 from loadgen.study.series.campaign.campaign_file import CampaignFile, list_shipped, load_campaign
 from loadgen.study.series.campaign.campaign_store import CampaignRecord, CampaignStore
 from loadgen.study.series.campaign.execution import (
@@ -53,8 +52,8 @@ from loadgen.study.series.campaign.execution import (
     finish_series,
     is_measured_here,
 )
-from loadgen.study.series.campaign.quality_cells import QualityCells, QualityState
-from loadgen.study.series.series_store import FAILED, print_progress, show_resume_command
+from loadgen.study.series.campaign.steps import Arm, CampaignStep
+from loadgen.study.series.series_store import FAILED, SeriesStore, print_progress, show_resume_command
 from loadgen.study.series.time_estimate import Pace, format_duration
 
 
@@ -89,7 +88,11 @@ def main(argv: Sequence[str]) -> int:
     kept = open_store(wanted, kept, Path(given.run_dir), wanted.file.name)
     with print_one_object(given.json) as results:
         resume = show_resume_command("campaign", argv, kept.directory)
-        code = measure_cells(wanted, kept, given, resume, partial(_add_quality, wanted, given))
+
+        def prepare(execution: Execution) -> None:
+            execution.steps = _begin_steps(wanted, kept, given)
+
+        code = measure_cells(wanted, kept, given, resume, prepare)
         code = code or _report_end(wanted, kept, resume, given)
         if given.json and kept.list_finished():
             results.append(compare_command.encode_comparison(*_compare_cells(kept, given)))
@@ -137,7 +140,6 @@ class CampaignRequest(msgspec.Struct, frozen=True):
     every: tuple[Arm, ...]  # of the file
     arms: tuple[Arm, ...]  # those of --only
     starts: tuple[Start, ...]
-    reference: Arm | None = None  # of the quality, which may be none of `arms`; None: no quality
 
 
 def make_request(given: argparse.Namespace, kept: CampaignStore | None) -> CampaignRequest:
@@ -168,8 +170,7 @@ def make_request(given: argparse.Namespace, kept: CampaignStore | None) -> Campa
         if name not in names:
             raise UsageError(f"--only: no checkpoint {name!r} in {path}{suggest_name(name, names)}")
     chosen = tuple(arm for arm in every if not only or arm.checkpoint in only)
-    starts, reference = arms.plan_starts(campaign, chosen), quality_cells.find_reference(campaign, every)
-    return CampaignRequest(path, trust, campaign, every, chosen, starts, reference)
+    return CampaignRequest(path, trust, campaign, every, chosen, arms.plan_starts(campaign, chosen))
 
 
 def open_store(wanted: CampaignRequest, kept: CampaignStore | None, base: Path, name: str) -> CampaignStore:
@@ -196,15 +197,13 @@ def make_record(wanted: CampaignRequest, kept: CampaignStore, given: argparse.Na
     return campaign_store.continue_record(kept, record, wanted.path, given.retry_failed)
 
 
-def _add_quality(wanted: CampaignRequest, given: argparse.Namespace, execution: Execution) -> None:
-    """Give an execution the quality cells that are left; nothing if the file asks for none."""
-    table, reference, kept = wanted.file.quality, wanted.reference, execution.store
-    if table is not None and reference is not None:
-        text = read_text(Path(table.text) if table.text else None)
-        every = {arm.name: arm for arm in (*wanted.arms, reference)}
-        left = quality_cells.read_state(kept.directory, table, wanted.arms, reference, given.retry_failed)
-        shown = choose_display(given.quiet)
-        execution.quality = QualityCells(kept, table, text, every, left, shown, execution.say)
+def _begin_steps(
+    wanted: CampaignRequest, store: SeriesStore, given: argparse.Namespace
+) -> tuple[CampaignStep, ...]:
+    """Begin the steps that the file asks for, each where it stands in the store."""
+    chosen, every, shown = wanted.arms, wanted.every, choose_display(given.quiet)
+    tables = wanted.file.steps.values()
+    return tuple(table.begin(store, chosen, every, given.retry_failed, shown) for table in tables)
 
 
 def measure_cells(
@@ -253,7 +252,7 @@ def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str, given
     rows = _print_comparison(kept, given)
     where = shlex.quote(str(kept.directory))
     print_text(f"\n{arms.describe_progress(kept, wanted.starts)}: {kept.directory}", sys.stdout)
-    if kept.list_failed() or quality_cells.list_failed(kept.directory):
+    if kept.list_failed() or any(kept.directory.glob(f"*/{FAILED}/*.json")):  # of cells, or of a step
         print_text(f"retry the failed cells: {resume} --retry-failed", sys.stdout)
     print_text(f"again:   loadgen compare {where}\nto see:  loadgen report --html {where}", sys.stdout)
     if given.require_equal_state:
@@ -285,6 +284,7 @@ def _compare_cells(
 
 
 _NOTHING = "nothing was started or written (--dry-run)"
+_NOT_BEGUN = ".not-begun"  # a directory that is not there
 
 
 def preview_campaign(wanted: CampaignRequest, kept: CampaignStore | None, given: argparse.Namespace) -> str:
@@ -293,12 +293,14 @@ def preview_campaign(wanted: CampaignRequest, kept: CampaignStore | None, given:
     if kept is not None:
         seed = make_record(wanted, kept, given).seed
         done, pace = campaign_store.list_done(kept, given.retry_failed), arms.read_pace(kept, wanted.starts)
-    quality = _list_quality(wanted, kept, given.retry_failed)
+    store = kept or CampaignStore(Path(given.run_dir) / _NOT_BEGUN)
+    steps = _begin_steps(wanted, store, given)
+    left = [line for step in steps for line in wrap_text(f"{step.name}: {step.describe_left()}")]
     parts = (
         _list_arms(wanted, done),
         _list_order(wanted),
         _list_commands(wanted, seed),
-        (*_list_access(wanted), *_list_time(wanted, done, pace), *quality, _NOTHING),
+        (*_list_access(wanted), *_list_time(wanted, done, pace), *left, _NOTHING),
     )
     return "\n\n".join("\n".join(lines) for lines in parts)
 
@@ -353,7 +355,7 @@ def _list_commands(wanted: CampaignRequest, seed: int | None) -> Iterator[str]:
     yield f"commands that would measure the same with `loadgen {'bench' if limit is None else 'limit'}`:"
     for arm in wanted.arms:
         yield f"  {arm.name}"
-        yield f"    {arm.render_command(wanted.file.repeats, seed, limit)}"
+        yield f"    {arms.render_command(arm, wanted.file.repeats, seed, limit)}"
         if arm.options.launching.wanted and not (arm.missing or arm.barred):
             # To find out what is installed runs the interpreter that the file names.
             yield f"    {arms.show_program(arm.options, arm.settings, asks=wanted.trust.may_start)}"
@@ -384,19 +386,3 @@ def _list_time(wanted: CampaignRequest, done: set[str], pace: Pace) -> Iterator[
         cells = sum(planned.id not in done for planned in list_cells(wanted.starts))
         most = format_duration(cells * limit.budget_s)
         yield f"estimated time: at most {most} of searches; starts of servers come on top"
-
-
-def _list_quality(wanted: CampaignRequest, kept: CampaignStore | None, retry: bool) -> list[str]:
-    """List lines on the quality that is left to measure; with `retry` what failed is left."""
-    table, reference = wanted.file.quality, wanted.reference
-    if table is None or reference is None:
-        return []
-    state = QualityState(reference.name, tuple(arm.name for arm in wanted.arms))
-    if kept is not None:
-        state = quality_cells.read_state(kept.directory, table, wanted.arms, reference, retry)
-    left = len(set(state.arms) - state.done - state.failed)
-    words = f"{left} of {format_count(len(state.arms), 'arm')} left"
-    if left and state.choose_arm() is None:
-        words = f"nothing can be measured: {reference.name} has failed, or is not among --only"
-    margin = f"the same within {table.margin:g} nats a token"
-    return wrap_text(f"quality: {table.tokens:,} tokens of {reference.name}, {margin}; {words}")

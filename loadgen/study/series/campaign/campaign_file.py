@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from loadgen.base.errors import UsageError
-from loadgen.base.files import expand_path
 from loadgen.base.parsing import MOST_SECONDS, MOST_SEED, suggest_name
 from loadgen.base.secrecy import HIDDEN, Secrets
 from loadgen.figures import objectives
@@ -24,8 +23,8 @@ from loadgen.settings.table import list_profile_keys
 from loadgen.settings.validation import validate_table
 from loadgen.study.answer.answer_settings import AnswerRequest
 from loadgen.study.limit_record import LimitTable
-from loadgen.study.quality import quality_record
-from loadgen.study.quality.quality_text import TOKENS, read_text
+from loadgen.study.series.campaign.quality_cells import QualityTable
+from loadgen.study.series.campaign.steps import StepTable
 
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^\S(.*\S)?$")]
 Names = Annotated[tuple[Name, ...], Field(strict=False)]
@@ -46,17 +45,6 @@ class AnswerTable(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf
     max_kl: float | None = None
     price_per_hour: float | None = None
     lm_eval: dict[str, str] = Field(default_factory=dict)  # files of scores by checkpoint
-
-
-class QualityTable(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):
-    """`[quality]`: each arm's distribution is compared with the reference's, as by `loadgen quality`."""
-
-    reference: Name  # a checkpoint, or "checkpoint on server"
-    tokens: Annotated[int, Field(ge=100, le=10_000_000)] = TOKENS  # that the reference samples
-    # Nats a token, below which two are the same.
-    margin: Annotated[float, Field(gt=0, le=100)] = quality_record.MARGIN
-    greedy: bool = False  # greedy answers are compared
-    text: str = ""  # a file, for agreement and perplexity; "": the one that ships
 
 
 class CheckpointTable(BaseModel, extra="allow", frozen=True, strict=True):
@@ -83,6 +71,12 @@ class CampaignOptions(BaseModel, extra="forbid", frozen=True, strict=True, allow
     limit: LimitTable | None = None  # each cell is a search, as by `loadgen limit`
     answer: AnswerTable | None = None
     quality: QualityTable | None = None
+
+    @property
+    def steps(self) -> dict[str, StepTable]:
+        """The tables that ask for steps, by their names."""
+        tables = {key: getattr(self, key) for key in CampaignOptions.model_fields}
+        return {key: table for key, table in tables.items() if isinstance(table, StepTable)}
 
 
 class CampaignFile(CampaignOptions, frozen=True):
@@ -139,7 +133,7 @@ _TABLES: dict[str, type[BaseModel]] = {
 
 
 def _read_table(kind: type[BaseModel], given: dict[str, Any], path: Path, where: str) -> BaseModel:
-    """Read and check a table; a relative `text` is as of the file's directory. Raises UsageError."""
+    """Read and check a table of the file at `path`; raises UsageError."""
     if kind is AnswerTable and "lm_eval" in given:
         raise UsageError(f"{where}: lm_eval is a key of each of [[checkpoints]]")
     if kind is QualityTable and set(given) < set(QualityTable.model_fields) - {"reference"}:
@@ -150,13 +144,9 @@ def _read_table(kind: type[BaseModel], given: dict[str, Any], path: Path, where:
             AnswerRequest.read(given)
         elif isinstance(table, LimitTable):
             objectives.parse_objectives(table.slo)
-        elif isinstance(table, QualityTable) and table.text:
-            text = path.parent / expand_path(table.text)
-            read_text(text)
-            return table.model_copy(update={"text": str(text)})
+        return table.read_beside(path.parent) if isinstance(table, StepTable) else table
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
-    return table
 
 
 def _check_names(campaign: CampaignFile, path: Path) -> None:

@@ -20,8 +20,9 @@ from loadgen.host.machine_state import MachineState
 from loadgen.plan import profile
 from loadgen.plan.request_sources import Seed
 from loadgen.study.series.campaign import campaign_file
-from loadgen.study.series.campaign.arms import Arm, list_cells, plan_starts
+from loadgen.study.series.campaign.arms import list_cells, plan_starts
 from loadgen.study.series.campaign.campaign_file import AnswerTable, CampaignFile, CampaignOptions
+from loadgen.study.series.campaign.steps import Arm
 from loadgen.study.series.series_store import DAMAGE, FAILED, SeriesStore, read_json
 from loadgen.study.series_record import SeriesRecord
 
@@ -167,7 +168,8 @@ def list_differences(old: CampaignRecord, new: CampaignRecord, ran: Collection[C
     """
     if not ran:
         return
-    keys = set(CampaignOptions.model_fields) - {"quality"} | ({"seed"} if new.seed_chosen else set())
+    keys = set(CampaignOptions.model_fields) - old.steps.keys() - new.steps.keys()
+    keys |= {"seed"} if new.seed_chosen else set()
     before, after = (
         {
             "": {key: getattr(record, key) for key in CampaignRecord.model_fields if key in keys},
@@ -176,12 +178,13 @@ def list_differences(old: CampaignRecord, new: CampaignRecord, ran: Collection[C
         }
         for record in (old, new)
     )
-    if old.quality is not None and new.quality is not None:  # more tokens, or another margin, go on
-        for table, quality in ((before, old.quality), (after, new.quality)):
-            table["[quality]"] = quality.model_dump(include={"reference", "text", "greedy"})
+    both = old.steps.keys() & new.steps.keys()
+    for tables, record in ((before, old), (after, new)):
+        steps = {key: table for key, table in record.steps.items() if key in both}
+        tables |= {f"[{key}]": table.model_dump(include=set(table.decides)) for key, table in steps.items()}
     of_cells = [f"{cell.checkpoint} on {cell.server}" for cell in ran]
     of_cells += [f"profile {cell.profile}" for cell in ran]
-    for where in dict.fromkeys(("", "[quality]", *of_cells)):
+    for where in dict.fromkeys(("", *(f"[{key}]" for key in both), *of_cells)):
         was, now = before.get(where, {}), after.get(where, {})
         if where in of_cells and where not in after:
             yield f"{where} was run and is no longer in the file"

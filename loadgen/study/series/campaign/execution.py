@@ -44,16 +44,13 @@ from loadgen.study.series.campaign.arms import (
     list_cells,
 )
 from loadgen.study.series.campaign.campaign_file import CoolDown
-from loadgen.study.series.campaign.quality_cells import QualityCells
+from loadgen.study.series.campaign.steps import CampaignStep
 from loadgen.study.series.ladder_command import LadderClimb
 from loadgen.study.series.limit.limit_command import continue_search
 from loadgen.study.series.limit.limit_search import LimitSearch
 from loadgen.study.series.point_runs import MeasuredPoint, PointServers, Step, measure_point, run_series
 from loadgen.study.series.series_store import SERVERS, SeriesStore, StoreError
 from loadgen.study.series.time_estimate import Pace
-
-_EXTRA = "quality"  # a start of a server for its quality alone
-
 
 _LONG_S = 30.0  # of a run that is announced
 
@@ -72,7 +69,7 @@ class Execution:
     interrupts: Interrupts = SIGNALS
     watch: MachineWatch | None = None  # None: no cell waits
     limit: LimitTable | None = None  # each cell is a search
-    quality: QualityCells | None = None  # measured on the same servers
+    steps: tuple[CampaignStep, ...] = ()  # beside the loads, on the same servers
     is_over: Callable[[], bool] = lambda: False  # asked before each start that has cells left
     keeps_servers: bool = False  # each arm's from its first start to the end, next to one another
     _used: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # names of starts, by arm
@@ -85,7 +82,7 @@ class Execution:
     _gone: LoadgenError | None = None  # why nothing more can be measured
 
     def run(self) -> None:
-        """Measure every step that is not in `done`, server by server, and last what is left of the quality.
+        """Measure every cell or point that is not in `done`, server by server, and last what steps leave.
 
         Finished runs that cannot be read are measured again. It ends before a start at which `is_over`.
         Raises StoreError where nothing can be kept, KeyboardInterrupt on a signal, and why the only server
@@ -112,8 +109,9 @@ class Execution:
                     self._run_on_servers(start)
                 if self._gone is not None:
                     raise self._gone
-            while self.quality is not None and (extra := self.quality.state.choose_arm()) is not None:
-                self._run_on_servers(Start(self.quality.arms[extra], _EXTRA, ()))
+            for step in self.steps:
+                while (arm := step.choose_arm()) is not None:
+                    self._run_on_servers(Start(arm, step.name, ()))
 
     def _drop_damaged(self) -> None:
         """Take finished runs that cannot be read from `done`, and move them to `interrupted`."""
@@ -129,7 +127,7 @@ class Execution:
                     self.done.discard(planned.id)
 
     def _run_on_servers(self, start: Start) -> None:
-        """Measure the steps in `_left`, then the quality, on a server; raises StoreError for a full disk."""
+        """Measure what is in `_left`, then the steps beside it, on a server; raises StoreError."""
         options = replace(start.arm.options, quiet=self.quiet)
         if self.limit is not None:
             options = replace(options, quiet=True, reset_cache=True)
@@ -145,8 +143,8 @@ class Execution:
         try:
             with nullcontext() if self.keeps_servers else servers:
                 run_series(self, servers)
-                if self.quality is not None and self._gone is None:
-                    self.quality.measure_all(start.arm, servers)
+                for each in self.steps if self._gone is None else ():
+                    each.measure_all(start.arm, servers)
         except StoreError:
             raise
         except OSError as error:  # a disk that takes nothing more ends the campaign, not the cell

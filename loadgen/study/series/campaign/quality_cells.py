@@ -13,20 +13,24 @@ tasks.json             the tasks that are done, in order
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from typing import Annotated, Self
 
 import msgspec
+from pydantic import Field
 
 from loadgen.base import signals
 from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
-from loadgen.base.parsing import MOST_TOKENS
+from loadgen.base.files import expand_path
+from loadgen.base.parsing import MOST_TOKENS, suggest_name
 from loadgen.base.signals import StopRequest
 from loadgen.base.structs import replace
+from loadgen.base.text import format_count
 from loadgen.base.untrusted import read_count, read_file_bytes
 from loadgen.run.command.progress import Display
 from loadgen.run.session import Session
@@ -44,12 +48,11 @@ from loadgen.study.quality.arm_qualities import (
     read_quality,
 )
 from loadgen.study.quality.probability_server import open_servers
-from loadgen.study.quality.quality_record import Quality
+from loadgen.study.quality.quality_record import MARGIN, Quality
 from loadgen.study.quality.quality_run import QualityRun, record_reference
-from loadgen.study.quality.quality_text import QualityPlan
+from loadgen.study.quality.quality_text import TOKENS, QualityPlan, read_text
 from loadgen.study.quality.reference_file import GREEDY, read_reference
-from loadgen.study.series.campaign.arms import Arm
-from loadgen.study.series.campaign.campaign_file import CampaignFile, QualityTable
+from loadgen.study.series.campaign.steps import Arm, CampaignStep, StepTable
 from loadgen.study.series.point_runs import PointServers, do_on_server
 from loadgen.study.series.series_store import SeriesStore, StoreError, create_directory, list_names
 
@@ -120,11 +123,6 @@ def read_tasks(directory: Path) -> list[QualityTask]:
     return []
 
 
-def list_failed(campaign: Path) -> set[str]:
-    """List the ids of the arms of a campaign's directory whose quality has failed."""
-    return list_names(campaign / QUALITY / FAILED, ".json")
-
-
 def read_state(
     campaign: Path, table: QualityTable, arms: Sequence[Arm], reference: Arm, retry_failed: bool
 ) -> QualityState:
@@ -139,7 +137,7 @@ def read_state(
         for name, quality in found.items()
         if quality is not None and (read_count(quality.settings.get("tokens")) or 0) >= table.tokens
     }
-    reasons = set[str]() if retry_failed else list_failed(campaign)
+    reasons = set[str]() if retry_failed else list_names(directory / FAILED, ".json")
     tasks = read_tasks(directory)
     answered = {task.arm for task in tasks if task.answered and task.tokens >= table.tokens}
     return QualityState(
@@ -156,49 +154,86 @@ def name_arm(arm: Arm) -> str:
     return make_arm_id(arm.checkpoint, arm.server)
 
 
-def find_reference(file: CampaignFile, arms: Sequence[Arm]) -> Arm | None:
-    """Find the arm that `[quality]` compares others with: the first of its name or checkpoint.
+class QualityTable(StepTable, frozen=True):
+    """`[quality]`: each arm's distribution is compared with the reference's, as by `loadgen quality`."""
 
-    None without `[quality]`, or where none of the arms is it. Raises UsageError where the qualities of two
-    arms would be one file.
-    """
-    if file.quality is None:
-        return None
-    wanted, names = file.quality.reference, dict[str, str]()
-    for arm in arms:
-        other = names.setdefault(name_arm(arm), arm.name)
-        if other != arm.name:
-            raise UsageError(f"[quality]: {other!r} and {arm.name!r} would be one file: rename one")
-    return next((arm for arm in arms if wanted in (arm.name, arm.checkpoint)), None)
+    decides = frozenset({"reference", "text", "greedy"})  # more tokens, or another margin, go on
+    reference: Annotated[str, Field(min_length=1)]  # a checkpoint, or "checkpoint on server"
+    tokens: Annotated[int, Field(ge=100, le=10_000_000)] = TOKENS  # that the reference samples
+    margin: Annotated[float, Field(gt=0, le=100)] = MARGIN  # nats a token, below which two are the same
+    greedy: bool = False  # greedy answers are compared
+    text: str = ""  # a file, for agreement and perplexity; "": the one that ships
+
+    def read_beside(self, directory: Path) -> Self:
+        """Find the text from the campaign's directory, and read it; raises UsageError."""
+        if not self.text:
+            return self
+        text = directory / expand_path(self.text)
+        read_text(text)
+        return self.model_copy(update={"text": str(text)})
+
+    def check(self, every: Sequence[Arm]) -> None:
+        """Raise UsageError where the reference is none of the arms, or two arms would be one file."""
+        known = list(dict.fromkeys(name for arm in every for name in (arm.checkpoint, arm.name)))
+        if self.reference not in known:
+            near = suggest_name(self.reference, known)
+            raise UsageError(f"reference = {self.reference!r}: no such checkpoint{near}")
+        names: dict[str, str] = {}
+        for arm in every:
+            if (other := names.setdefault(name_arm(arm), arm.name)) != arm.name:
+                raise UsageError(f"{other!r} and {arm.name!r} would be one file: rename one")
+
+    def begin(
+        self,
+        store: SeriesStore,
+        arms: Sequence[Arm],
+        every: Sequence[Arm],
+        retry_failed: bool,
+        display: Display,
+    ) -> QualityCells:
+        """Read how far it is; the reference is the first arm of that name or checkpoint."""
+        reference = next(arm for arm in every if self.reference in (arm.name, arm.checkpoint))
+        state = read_state(store.directory, self, arms, reference, retry_failed)
+        return QualityCells(store, self, {arm.name: arm for arm in (*arms, reference)}, state, display)
 
 
 @dataclass
-class QualityCells:
+class QualityCells(CampaignStep):
     """The quality of a campaign's arms that is left, as `Execution` has the cells of their load."""
 
+    name = "quality"
     store: SeriesStore
     table: QualityTable
-    text: str  # that is scored
     arms: Mapping[str, Arm]  # by their names
     state: QualityState
     display: Display
-    say: Callable[[str], None] = print
 
     @property
     def directory(self) -> Path:
         """The campaign's quality folder."""
         return self.store.directory / QUALITY
 
-    def measure_all(self, arm: Arm, servers: PointServers) -> None:
-        """Do what can be done on the arm's server, which is reached or started for it if it is not up.
+    def describe_left(self) -> str:
+        """Describe the quality in a line: tokens, reference, margin, and how many arms are left."""
+        state, table = self.state, self.table
+        left = len(set(state.arms) - state.done - state.failed)
+        words = f"{left} of {format_count(len(state.arms), 'arm')} left"
+        if left and state.choose_arm() is None:
+            words = f"nothing can be measured: {state.reference} has failed, or is not among --only"
+        margin = f"the same within {table.margin:g} nats a token"
+        return f"{table.tokens:,} tokens of {state.reference}, {margin}; {words}"
 
-        A task that fails is stored with its reason. Raises StoreError, and KeyboardInterrupt on a signal.
-        """
+    def choose_arm(self) -> Arm | None:
+        chosen = self.state.choose_arm()
+        return None if chosen is None else self.arms[chosen]
+
+    def measure_all(self, arm: Arm, servers: PointServers) -> None:
+        """Do what can be done on the arm's server; a task that fails is stored with its reason."""
         while tasks := self.state.list_tasks(arm.name):
             task = tasks[0]
             with self.store.writing():
                 create_directory(self.directory)
-            self.say(f"quality, {task.arm}: {_BEGUN[task.kind]}")
+            servers.say(f"quality, {task.arm}: {_BEGUN[task.kind]}")
             name = f"{name_arm(self.arms[task.arm])}.json"
             try:
                 found = do_on_server(servers, arm.profiles[0], partial(self.measure_task, task))
@@ -210,7 +245,7 @@ class QualityCells:
                 with self.store.writing():
                     create_directory(self.directory / FAILED)
                 self.store.replace(self.directory / FAILED / name, reason)
-                self.say(f"quality, {task.arm}: FAILED: {error.summary}")
+                servers.say(f"quality, {task.arm}: FAILED: {error.summary}")
                 continue
             if found is None:
                 self.state = replace(self.state, answered=self.state.answered | {task.arm})
@@ -222,7 +257,7 @@ class QualityCells:
             done = QualityTask(task.kind, task.arm, self.table.tokens, found is None)
             rows = [*read_tasks(self.directory), done]
             self.store.replace(self.directory / TASKS, msgspec.to_builtins(rows))
-            self.say(f"quality, {task.arm}: {self._describe(task, found)}")
+            servers.say(f"quality, {task.arm}: {self._describe(task, found)}")
 
     def _describe(self, task: QualityTask, found: Quality | None) -> str:
         """Write what came of a task; `found` is None where the arm has sampled, as it cannot score."""
@@ -260,7 +295,8 @@ class QualityCells:
         if task.kind is not QualityKind.SAMPLE:
             kept = read_reference(own if task.kind is QualityKind.SCORE_BACK else reference)
             greedy = bool(kept.header.settings.get(GREEDY))
-        plan, show = QualityPlan(self.text, self.table.tokens), self.display.draw
+        text = read_text(Path(self.table.text) if self.table.text else None)
+        plan, show = QualityPlan(text, self.table.tokens), self.display.draw
         with self.display.waiting(f"trying {session.access.shown_url}"):
             (server,), why = open_servers([session], plan.chat, greedy)
         if kept is None:

@@ -104,7 +104,7 @@ def test_the_commands_of_a_preview_are_searches(tmp_path: Path) -> None:
     path = written(tmp_path, INSTANT, limit=LIMIT)
     loaded = campaign_file.load_campaign(path)
     (arm,) = arms.make_arms(loaded, path)
-    words = arm.render_command(5, 7, loaded.limit)
+    words = arms.render_command(arm, 5, 7, loaded.limit)
     assert words.startswith("loadgen limit --preset=instant")
     assert "--slo 'ttft p50 < 10s' --within 5% --budget 10s --max-runs 3 --over concurrency" in words
     assert words.endswith("--min-duration 0.3s --to 2")
