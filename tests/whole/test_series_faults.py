@@ -70,8 +70,12 @@ CAMPAIGN = ("campaign", "c.toml", "--allow-launch")
 SERIES = {
     "bench": Series(("bench", "--repeat", "3", *LOAD), Layout(RESULT, RESULT, "*"), resumes=False),
     "ladder": Series(
-        ("ladder", "--profile", "./up.toml", "--seed", "7"), Layout("*/ladder.json", RESULT, "*/*"),
-        resumes=False,
+        ("ladder", "--profile", "./up.toml", "--seed", "7"),
+        Layout("*/ladder.json", "*-ladder/00*", "*-ladder/00*"),
+    ),
+    "ladder, at depth": Series(
+        ("ladder", "--depth", "0,8", "--concurrency", "2", "-p", "8", "-n", "4", "--seed", "7"),
+        Layout("*/depth.json", "*-depth/00*", "*-depth/00*"),
     ),
     "sweep": Series(("sweep", "--concurrency", "1,2,4", *LOAD), POINTS),
     "limit": Series(
@@ -144,7 +148,8 @@ class Played(msgspec.Struct, frozen=True):
     def find_record(self) -> Path | None:
         """The file that --resume begins with, from where the command runs."""
         verb = self.series.words[0]
-        found = self.place.glob(f"runs/*/{'campaign' if verb == 'gate' else verb}.json")
+        name = {"gate": "campaign.json", "ladder": "ladder.lock"}.get(verb, f"{verb}.json")
+        found = self.place.glob(f"runs/*/{name}")
         return next((path.relative_to(self.place) for path in found), None)
 
     @property
@@ -156,6 +161,8 @@ class Played(msgspec.Struct, frozen=True):
         """The runs that count, by their arrivals."""
         results = self.place.glob(f"runs/{self.series.layout.whole}/{run_directory.RESULT}")
         found = [path.parent for path in results]
+        if self.series.words[0] == "ladder":  # a rung that failed has a run, and is measured again
+            found = [run for run in found if not len(run_directory.load(run).records.failed)]
         arrivals = [(run / run_directory.ARRIVALS).read_bytes() for run in found]
         return {hashlib.sha256(each).hexdigest(): run for each, run in zip(arrivals, found, strict=True)}
 

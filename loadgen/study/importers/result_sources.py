@@ -61,7 +61,7 @@ _DAMAGED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError,
 _TITLE = "Serving Benchmark Result"
 _BYPRODUCT = re.compile(
     r".*-repeats\.json|server\.log|(?:ladder|depth)\.(?:html|rst|md|csv|json)"
-    r"|(?:campaign|sweep|limit)\.(?:json|lock)"
+    r"|(?:campaign|sweep|limit|ladder)\.(?:json|lock)"
 )
 _BENCHY, _DEPTH = "llama-benchy.json", "depth.json"  # what `loadgen ladder --concurrency` writes
 _PAGE = b'<meta name="generator" content="loadgen'

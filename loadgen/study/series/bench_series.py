@@ -25,7 +25,7 @@ from loadgen.study import load_table, repeats
 from loadgen.study.load_table import LoadRow
 from loadgen.study.series.ladder_command import LadderClimb
 from loadgen.study.series.point_runs import PointServers
-from loadgen.study.speed import ladder_rows, speed_tables
+from loadgen.study.speed import ladder_rows, speed_rows
 
 
 def run_all(
@@ -60,7 +60,7 @@ def run_all(
             break
     if tabled:
         rows = list(map(ladder_rows.make_throughput_row, tabled))
-        print_text("\n" + speed_tables.draw_throughput(rows, "text"), sys.stdout, end="")
+        print_text("\n" + speed_rows.draw_throughput(rows, "text"), sys.stdout, end="")
     if len({row.load for row in loads}) > 1:
         drawn = render_passage(load_table.make_load_passage(load_table.merge_repeats(loads)))
         print_text("\n" + drawn, sys.stdout, end="")

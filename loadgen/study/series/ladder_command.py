@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter, deque
@@ -40,8 +41,14 @@ from loadgen.run.session import Session
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.series import point_runs
 from loadgen.study.series.point_runs import MeasuredPoint, PointServers, Step
-from loadgen.study.series.series_store import refuse_flags
-from loadgen.study.speed import ladder_rows, speed_tables
+from loadgen.study.series.series_store import (
+    SeriesStore,
+    StoreError,
+    refuse_flags,
+    show_resume_command,
+    split_own_flags,
+)
+from loadgen.study.speed import ladder_rows, speed_rows
 from loadgen.study.speed.ladder_rows import GENERATION, PROMPT, BatchRow, BatchTest, DepthRow, DepthTest
 from loadgen.study.speed.speed_rows import FORMULAS, TOTAL, SpeedRow
 
@@ -57,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
 
     --dry-run only prints the command that would start the server.
     """
-    options = parse(argv, ladder_parser())
+    options, own = split_own_flags(parse(argv, ladder_parser()), ("resume",))
     _refuse_flags(options)
     workload = _load_workload(options)
     check(options)
@@ -72,8 +79,9 @@ def main(argv: Sequence[str]) -> int:
     if options.batch_sizes is not None:
         kind = BatchClimb
     with print_one_object(options.json) as results:
-        climb = kind.begin(workload, options)
-        code = climb.finish(lambda ladder: _climb(ladder, options, asked))
+        climb = kind.begin(workload, options, own.get("resume"))
+        resume = show_resume_command("ladder", argv, climb.directory)
+        code = climb.finish(lambda ladder: _climb(ladder, options, asked), resume)
         results += [climb.encode_rows()] if climb.rows else []
         return code
 
@@ -86,6 +94,8 @@ def ladder_parser() -> argparse.ArgumentParser:
     parser.epilog = f"Without --profile: {DEFAULT_PROFILE}. The other flags are those of `loadgen bench`."
     formula = f"formula of the speed (default {TOTAL}, Qwen3's; the other is Qwen2's)"
     parser.add_argument("--formula", choices=tuple(FORMULAS), help=formula)
+    again = "go on with a ladder: the same command, and its directory; what failed is measured again"
+    parser.add_argument("--resume", metavar="DIR", help=again)
     depth = parser.add_argument_group("speed at depth, as llama-bench has it (docs/ladder.md)")
     add = depth.add_argument
     tokens = partial(_parse_counts, least=0, most=parsing.MOST_TOKENS, kind=_TOKENS)
@@ -155,11 +165,10 @@ def _load_workload(options: Options) -> Profile:
 
 def _climb(ladder: Climb[Any, Any], options: Options, asked: ServerSettings) -> None:
     """Start or reach the server, and measure the ladder's rungs on it."""
-    inside = replace(options, run_dir=str(ladder.directory))
-    with PointServers(inside, asked, ladder.directory, progress.warn) as servers:
+    with PointServers(options, asked, ladder.directory, progress.warn) as servers:
         session = servers.session(ladder.workload)
         ladder.workload = _prefer_native_api(ladder.workload, options, session.served.engine.name)
-        ladder.climb_on(servers, make_seed(options))
+        ladder.climb_on(servers, ladder.find_seed() or make_seed(options))
 
 
 def _prefer_native_api(workload: Profile, options: Options, engine: str) -> Profile:
@@ -170,12 +179,21 @@ def _prefer_native_api(workload: Profile, options: Options, engine: str) -> Prof
     return workload.model_copy(update={"backend": backend})
 
 
-Rung = TypeVar("Rung")
+Test = TypeVar("Test")
 Row = TypeVar("Row")
 
 
+class Rung(msgspec.Struct, Generic[Test], frozen=True):
+    """One run of a ladder: what it tests, and what makes it of the ladder's workload."""
+
+    test: Test
+    keys: dict[str, Any]  # of the workload
+    repeat: int = 0  # of the same test, with prompts of its own
+    fills: bool = False  # the cache for the next rung, with the same name: both are measured, or none
+
+
 @dataclass
-class Climb(ABC, Generic[Rung, Row]):
+class Climb(ABC, Generic[Test, Row]):
     """Rungs measured one after another on a server, or on its next start where it died, each with a row.
 
     The tables on disk are written again after each row. A subclass defines what follows the fields.
@@ -186,10 +204,12 @@ class Climb(ABC, Generic[Rung, Row]):
     options: Options
     quiet: bool = False  # no line a rung
     rows: list[Row] = field(default_factory=list)  # of the rungs that were measured, or could not be
-    left: deque[Rung] = field(init=False)
+    left: deque[Rung[Test]] = field(init=False)
+    count: int = field(init=False)  # of all rungs
+    store: SeriesStore = field(init=False)
     seed: Seed = field(init=False)
     servers: PointServers = field(init=False)
-    session: Session | None = None  # on which the last rung was measured
+    session: Session = field(init=False)  # on which the last rung was measured
 
     name: ClassVar[str]  # of its directory and files
     forms: ClassVar[tuple[str, ...]]  # of the tables that are written
@@ -200,21 +220,18 @@ class Climb(ABC, Generic[Rung, Row]):
 
     def __post_init__(self) -> None:
         self.left = deque(self.list_rungs())
+        self.count, self.store = len(self.left), SeriesStore(self.directory, "ladder", "")
 
     @abstractmethod
-    def list_rungs(self) -> Iterable[Rung]:
+    def list_rungs(self) -> Iterable[Rung[Test]]:
         """List all rungs, in the order in which they are measured."""
 
     @abstractmethod
-    def list_changes(self, rung: Rung) -> dict[str, Any]:
-        """List the keys of the workload that make a rung, with their values."""
-
-    @abstractmethod
-    def make_row(self, run: Result, rung: Rung, directory: str) -> Row:
+    def make_row(self, run: Result, test: Test, directory: str) -> Row:
         """Make the row of a rung from its run."""
 
     @abstractmethod
-    def make_missed_row(self, rung: Rung, why: str) -> Row:
+    def make_missed_row(self, test: Test, why: str) -> Row:
         """Make a row without a speed, with the reason."""
 
     def encode_rows(self) -> dict[str, Any]:
@@ -226,27 +243,49 @@ class Climb(ABC, Generic[Rung, Row]):
         return sum(getattr(row, self.speed) not in (None, ()) for row in self.rows)
 
     @classmethod
-    def begin(cls, workload: Profile, options: Options) -> Self:
-        """Make a climb and its directory below `run_dir`, else `runs`; raises UsageError if it cannot."""
-        base = Path(options.run_dir or "runs")
-        return cls(workload, files.create_directory(base, cls.name, read_wall_clock()), options)
+    def begin(cls, workload: Profile, options: Options, resumed: str | None = None) -> Self:
+        """Make a climb in the directory that is `resumed`, else in a new one below `run_dir`, else `runs`.
 
-    def finish(self, measure: Callable[[Self], None]) -> int:
+        Raises UsageError if there is none, or none can be made.
+        """
+        if resumed is None:
+            base = Path(options.run_dir or "runs")
+            return cls(workload, files.create_directory(base, cls.name, read_wall_clock()), options)
+        if not Path(resumed).is_dir():
+            raise UsageError(f"--resume: {resumed} is no directory of a ladder")
+        return cls(workload, Path(resumed), options)
+
+    def finish(self, measure: Callable[[Self], None], resume: str = "") -> int:
         """Call `measure`, print the table, and return the exit code: 0 where any rung was measured.
 
-        On a signal it returns the signal's code. Without any row the directory is removed if empty.
+        On a signal it returns the signal's code; then, and with a StoreError, `resume` is told, the command
+        that goes on. Without any row the directory is removed if empty.
         """
+        signal = 0
         try:
             measure(self)
         except KeyboardInterrupt as stop:
-            return decide_exit_code(signal=signals.read_number(stop))
+            signal = signals.read_number(stop)
+        except StoreError as error:
+            raise StoreError(f"{error}; when it can be written: {resume}" if resume else str(error)) from None
         finally:
             if self.rows:
                 table = self.draw(self.rows, "text")
                 print_text(f"\n{table}\ntables and runs: {self.directory}", sys.stdout)
             else:
                 files.remove_empty(self.directory)
-        return decide_exit_code(measured=self.count_measured() > 0)
+        if signal and resume:
+            print_text(f"interrupted; resume with: {resume}", sys.stdout)
+        return decide_exit_code(signal=signal, measured=self.count_measured() > 0)
+
+    def find_seed(self) -> Seed | None:
+        """Find the seed of the runs that are there already; None without any, or raise UsageError."""
+        facts = next(self.store.read_facts(""), None)
+        if facts is None:
+            return None
+        if self.options.seed not in (None, facts["seed"]):
+            raise UsageError(f"--resume: the seed of the ladder is {facts['seed']}: leave --seed out")
+        return Seed(facts["seed"], chosen=self.options.seed is not None)
 
     def climb_on(self, servers: PointServers, seed: Seed) -> None:
         """Measure the rungs in `left` on a server; one that cannot be measured gets a row with the reason.
@@ -254,25 +293,53 @@ class Climb(ABC, Generic[Rung, Row]):
         A server that dies of a rung is started again for the next, unless another owns it: raises ServerDied
         then. Raises StoreError, KeyboardInterrupt.
         """
-        self.seed, self.servers = seed, servers
-        point_runs.run_series(self, servers)
+        self.servers = servers
+        with self.store.lock():
+            # A server that was there may have the prompts of an earlier attempt in its cache.
+            attempt = 0 if self.options.base_url is None else self.store.count_attempt(self.name)
+            self.seed = replace(seed, attempt=seed.attempt + attempt)
+            point_runs.run_series(self, servers)
 
-    def choose(self) -> Step[Rung] | None:
+    def choose(self) -> Step[Rung[Test]] | None:
         """Remove the next rung from `left` and return it with its workload; None if there is none."""
         if not self.left:
             return None
-        keys = {"ladder": None, "description": "", **self.list_changes(self.left[0])}
-        return Step(self.left.popleft(), self.workload.model_copy(update=keys))
+        rung = self.left.popleft()
+        keys = {"ladder": None, "description": "", **rung.keys}
+        return Step(rung, self.workload.model_copy(update=keys))
 
-    def measure(self, step: Step[Rung], session: Session) -> MeasuredPoint:
-        """Set `session` and measure a rung, or return why not if its tokens exceed the context."""
+    def measure(self, step: Step[Rung[Test]], session: Session) -> MeasuredPoint:
+        """Set `session` and measure a rung, or return why not if its tokens exceed the context.
+
+        One that an earlier command has measured whole is read from its directory.
+        """
         self.session = session
         need = step.workload.prefix_len + step.workload.input_len + step.workload.output_len
         if 0 < (limit := session.context_limit) < need:
             return MeasuredPoint(reason=f"needs {need} tokens, the context limit is {limit}")
-        return point_runs.measure_point(session, step.workload, self.seed, self.directory)
+        number, label = self.count - len(self.left), re.sub(r"[^\w.]+", "-", step.workload.name)
+        names = [f"{each:03}-{label}" for each in (number, number + 1)]
+        place = self.directory / names[0]
+        kept = [self._read_whole(name) for name in names[: 1 + step.what.fills]]
+        if kept[0] is not None and None not in kept:
+            if kept[0].facts.profile != step.workload.model_copy(update={"server": None}):
+                raise UsageError(f"{place} is of another ladder: resume it with its command")
+            return MeasuredPoint(kept[0], place)
+        if place.exists():
+            with self.store.writing():
+                self.store.set_aside("", place.name)
+        seed = replace(self.seed, repeat=self.seed.repeat + step.what.repeat)
+        point = point_runs.measure_point(session, step.workload, seed, self.store.begin(place.name))
+        if point.directory is None or point.signal:
+            return point
+        return replace(point, directory=self.store.finish(place.name, point.directory))
 
-    def keep(self, step: Step[Rung], point: MeasuredPoint) -> None:
+    def _read_whole(self, name: str) -> Result | None:
+        """Read the run of a rung; None if there is none of which every request succeeded."""
+        point = point_runs.read_point(self.directory / name)
+        return None if point is None or point.run is None or point.run.records.failed else point.run
+
+    def keep(self, step: Step[Rung[Test]], point: MeasuredPoint) -> None:
         """Add the row of a rung, from its run or with why it has none; raises errors but a MeasureError.
 
         Where no server could be reached, the rung and all that are left get rows with that reason.
@@ -280,7 +347,7 @@ class Climb(ABC, Generic[Rung, Row]):
         if point.unserved:
             progress.warn(str(point.error))
             for rung in (step.what, *self.left):
-                self._add(self.make_missed_row(rung, "the server did not start again"))
+                self._add(self.make_missed_row(rung.test, "the server did not start again"))
             self.left.clear()
             return
         if point.error is not None and not isinstance(point.error, MeasureError):
@@ -289,9 +356,9 @@ class Climb(ABC, Generic[Rung, Row]):
         if run is not None and point.died is not None and run.records.failed and not run.facts.interrupted:
             why = point.died.summary
         if why:
-            self._add(self.make_missed_row(step.what, why))
+            self._add(self.make_missed_row(step.what.test, why))
         elif run is not None and point.directory is not None:
-            self._add(self.make_row(run, step.what, point.directory.name))
+            self._add(self.make_row(run, step.what.test, point.directory.name))
         if point.died is not None and self.servers.restartable:
             progress.warn(clean_text(str(point.died)))
 
@@ -318,38 +385,33 @@ class LadderClimb(Climb[int, SpeedRow]):
     """The rungs of a profile's ladder of input lengths that are left, and the rows of those that are not."""
 
     name, forms, speed = "ladder", ("html", "rst", "md", "csv"), "speed_tok_s"
-    draw = staticmethod(speed_tables.draw_ladder)
+    draw = staticmethod(speed_rows.draw_ladder)
     describe = staticmethod(ladder_rows.describe_speed)
     encode = staticmethod(ladder_rows.encode_speed_row)
 
-    def list_rungs(self) -> Iterable[int]:
-        return self.workload.ladder or ()
+    def list_rungs(self) -> Iterable[Rung[int]]:
+        for length in self.workload.ladder or ():
+            yield Rung(length, {"input_len": length, "name": f"{self.workload.name}-{length}"})
 
-    def list_changes(self, rung: int) -> dict[str, Any]:
-        return {"input_len": rung, "name": f"{self.workload.name}-{rung}"}
-
-    def make_row(self, run: Result, rung: int, directory: str) -> SpeedRow:
+    def make_row(self, run: Result, test: int, directory: str) -> SpeedRow:
         formula = self.options.formula or TOTAL
         return replace(ladder_rows.make_speed_row(run, formula), run=directory)
 
-    def make_missed_row(self, rung: int, why: str) -> SpeedRow:
-        """Make a row with why it has no speed; model and machine are the last row's, else the session's."""
-        base, quantization, backend = ladder_rows.name_served(self.session)
-        previous = SpeedRow(base, backend, "", rung, quantization, None, None)
-        if self.rows:
-            previous = self.rows[-1]
-        return replace(
-            previous,
-            input_length=rung,
+    def make_missed_row(self, test: int, why: str) -> SpeedRow:
+        """Make a row with why it has no speed; machine and setting are the last row's."""
+        served, before = ladder_rows.name_served(self.session), self.rows[-1] if self.rows else None
+        return SpeedRow(
+            served.model,
+            served.backend,
+            before.gpu if before else "",
+            test,
+            served.quantization,
             gpu_num=None,
             speed_tok_s=None,
-            ttft_ms=None,
-            decode_tok_s=None,
-            gpu_memory=None,
             note=why,
             formula=self.options.formula or TOTAL,
             output_length=self.workload.output_len,
-            run="",
+            setting=before.setting if before else None,
         )
 
 
@@ -366,48 +428,34 @@ class DepthClimb(Climb[DepthTest, DepthRow]):
     describe = staticmethod(ladder_rows.describe_depth)
     encode = staticmethod(asdict)
 
-    def list_rungs(self) -> Iterable[DepthTest]:
-        tests = {PROMPT: self.workload.input_len, GENERATION: self.workload.output_len}
-        depths: tuple[int, ...] = self.options.depth or ()
-        return (DepthTest(kind, tokens, depth) for depth in depths for kind, tokens in tests.items())
+    def list_rungs(self) -> Iterable[Rung[DepthTest]]:
+        """List two tests of each depth; at one, a request more replaces the warm-up."""
+        given, requests = self.workload, self.workload.num_prompts or 1
+        for depth in self.options.depth or ():
+            for kind, tokens in ((PROMPT, given.input_len), (GENERATION, given.output_len)):
+                test = DepthTest(kind, tokens, depth)
+                keys = {
+                    "input_len": test.input_len, "output_len": test.output_len, "prefix_len": depth,
+                    # At a depth the first request warms up: one of a warm-up would have a prefix of its own.
+                    "num_prompts": requests + (depth > 0), "num_warmups": 0 if depth else given.num_warmups,
+                    "name": f"{kind}{tokens}-d{depth}",
+                }  # fmt: skip
+                yield Rung(test, keys)
 
-    def list_changes(self, rung: DepthTest) -> dict[str, Any]:
-        """Return the rung's lengths and name; at a depth one request more replaces the warm-up."""
-        # At a depth the first request warms up: one of a warm-up would have a prefix of its own.
-        return {
-            "input_len": rung.input_len,
-            "output_len": rung.output_len,
-            "prefix_len": rung.depth,
-            "num_prompts": (self.workload.num_prompts or 1) + (rung.depth > 0),
-            "num_warmups": 0 if rung.depth else self.workload.num_warmups,
-            "name": f"{rung.kind}{rung.tokens}-d{rung.depth}",
-        }
+    def make_row(self, run: Result, test: DepthTest, directory: str) -> DepthRow:
+        return replace(ladder_rows.make_depth_row(run, test), run=directory)
 
-    def make_row(self, run: Result, rung: DepthTest, directory: str) -> DepthRow:
-        return replace(ladder_rows.make_depth_row(run, rung), run=directory)
-
-    def make_missed_row(self, rung: DepthTest, why: str) -> DepthRow:
-        """Make a row without a speed; the model is that of the row before."""
-        names = ladder_rows.name_served(self.session)
-        if self.rows:
-            names = self.rows[-1].model, self.rows[-1].quantization, self.rows[-1].backend
-        return DepthRow(*names, str(rung), rung.depth, note=why)
+    def make_missed_row(self, test: DepthTest, why: str) -> DepthRow:
+        served = ladder_rows.name_served(self.session)
+        return DepthRow(*served[:3], str(test), test.depth, note=why)
 
 
 BATCHES = 3  # of each test, without --num-prompts
 _REPORT = "llama-benchy.json"
 
 
-class BatchRung(msgspec.Struct, frozen=True):
-    """One batch of a test: its number, from 0, and whether it is the first that the test sends."""
-
-    test: BatchTest
-    number: int
-    warms_up: bool
-
-
 @dataclass
-class BatchClimb(Climb[BatchRung, BatchRow]):
+class BatchClimb(Climb[BatchTest, BatchRow]):
     """The batches that are left of each depth and concurrency, and a row of each test that was begun.
 
     At a depth a batch of the contexts alone comes before each batch; no other has the contexts of the two.
@@ -421,43 +469,30 @@ class BatchClimb(Climb[BatchRung, BatchRow]):
     describe = staticmethod(ladder_rows.describe_batch)
     encode = staticmethod(ladder_rows.encode_batch_row)
 
-    def list_rungs(self) -> Iterable[BatchRung]:
-        """List each test's batches, one after the other; at a depth each follows one of its contexts."""
+    def list_rungs(self) -> Iterable[Rung[BatchTest]]:
+        """List each test's batches, all sent at once; the first warms up, at a depth the first context."""
+        given = self.workload
         for depth in self.options.depth or ():
             for level in self.options.batch_sizes or ():
-                test = BatchTest(self.workload.input_len, self.workload.output_len, depth, level)
+                test = BatchTest(given.input_len, given.output_len, depth, level)
+                sent = [replace(test, is_context=True), test] if depth else [test]
                 for number in range(self.batches):
-                    if depth:
-                        yield BatchRung(replace(test, is_context=True), number, number == 0)
-                    yield BatchRung(test, number, number == 0 and not depth)
+                    for each in sent:
+                        is_first = number == 0 and each is sent[0]
+                        warmups = "wave" if is_first and given.num_warmups else 0
+                        keys = {**each.workload, "request_rate": float("inf"), "num_warmups": warmups}
+                        yield Rung(each, keys, number, fills=each.is_context)
 
     @property
     def batches(self) -> int:
         """The number of batches of each test: --num-prompts."""
         return self.workload.num_prompts or BATCHES
 
-    def list_changes(self, rung: BatchRung) -> dict[str, Any]:
-        """Return the workload of a batch's test, all sent at once; the first batch of a test warms up."""
-        warmups = "wave" if rung.warms_up and self.workload.num_warmups else 0
-        return {**rung.test.workload, "request_rate": float("inf"), "num_warmups": warmups}
+    def make_row(self, run: Result, test: BatchTest, directory: str) -> BatchRow:
+        return ladder_rows.make_batch_row(run, test, directory)
 
-    def measure(self, step: Step[BatchRung], session: Session) -> MeasuredPoint:
-        """Measure a batch as any rung, with prompts by its number."""
-        self.seed = replace(self.seed, repeat=step.what.number)
-        return super().measure(step, session)
-
-    def make_row(self, run: Result, rung: BatchRung, directory: str) -> BatchRow:
-        return ladder_rows.make_batch_row(run, rung.test, directory)
-
-    def make_missed_row(self, rung: BatchRung, why: str) -> BatchRow:
-        """Make a row without a batch; the model is that of the row before, else the session's."""
-        if self.rows:
-            before = self.rows[-1]
-            names = before.model, before.quantization, before.backend, before.served
-        else:
-            served = self.session.served.model if self.session is not None else ""
-            names = *ladder_rows.name_served(self.session), served
-        return BatchRow(*names, rung.test, note=why)
+    def make_missed_row(self, test: BatchTest, why: str) -> BatchRow:
+        return BatchRow(*ladder_rows.name_served(self.session), test, note=why)
 
     def _add(self, row: BatchRow) -> None:
         """Merge a row into its test's, or append it; write the tables, and print it once its test ends."""

@@ -188,7 +188,8 @@ def _measure_since_s(began_ns: int) -> float:
     return (clock.now_ns() - began_ns) / 1e9
 
 
-_BEGUN_AGAIN = ("sweep", "limit")  # by a run's command: with its --resume nothing would be measured again
+# Verbs of a run's command that begins it again: with its --resume nothing would be measured.
+_BEGUN_AGAIN = ("sweep", "limit", "ladder")
 _TEXTS = ("arguments", "environment")  # settings that are not a single value
 
 

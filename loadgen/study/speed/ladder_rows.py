@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ from loadgen.features.roofline.estimate import count_devices
 from loadgen.features.roofline.models import split_gguf
 from loadgen.figures.metrics import peak_tokens
 from loadgen.figures.per_request import PerRequest
-from loadgen.report.result_file import name_marked_model
+from loadgen.report.result_file import SIMULATED
 from loadgen.report.run_directory import Result
 from loadgen.run.session import Session
 from loadgen.server.checkpoint import Checkpoint
@@ -31,9 +31,9 @@ from loadgen.study.speed.speed_rows import (
     Memory,
     SpeedRow,
     ThroughputRow,
+    draw_cells,
     round_speed,
 )
-from loadgen.study.speed.speed_tables import draw_cells
 from loadgen.verdict.verdict import Level
 
 _DECIMALS = ("speed_tok_s", "ttft_ms", "decode_tok_s")
@@ -54,14 +54,13 @@ def make_speed_row(run: Result, formula: str) -> SpeedRow:
     facts, records, ok = run.facts, run.records, run.records.ok
     seconds = int((records.end_ns[ok] - records.sent_ns[ok]).sum()) / 1e9
     prompt, output = int(records.input_tokens[ok].sum()), int(records.output_tokens[ok].sum())
-    base, quantization = name_model(facts)
-    ttft, tpot = run.metrics.ttft, run.metrics.tpot
+    named, ttft, tpot = name_model(facts), run.metrics.ttft, run.metrics.tpot
     return SpeedRow(
-        model=base,
-        backend=name_backend(facts.server.engine),
+        model=named.model,
+        backend=named.backend,
         gpu=facts.environment.get("gpu", facts.environment.get("cpu", "")),
         input_length=facts.profile.input_len,
-        quantization=quantization,
+        quantization=named.quantization,
         gpu_num=(count_devices(facts) or 1) if ok.any() and "gpu" in facts.environment else None,
         speed_tok_s=round_speed(FORMULAS[formula](prompt, output, seconds)) if ok.any() else None,
         gpu_memory=_find_memory(facts),
@@ -80,33 +79,39 @@ def make_throughput_row(run: Result) -> ThroughputRow:
     rate = formula(metrics.total_input_tokens, metrics.total_output_tokens, metrics.duration_s)
     qps = round_speed(metrics.completed / metrics.duration_s)
     return ThroughputRow(
-        *name_model(run.facts), metrics.completed, qps, round_speed(rate), _describe_doubts(run)
+        *name_model(run.facts)[:2], metrics.completed, qps, round_speed(rate), _describe_doubts(run)
     )
 
 
-def name_model(facts: Facts) -> tuple[str, str]:
-    """Return a model's name without its quantization, and that: by its name, else by its files, else ""."""
-    root = "" if facts.server.simulated else facts.server.model_root  # a simulation's names its timing
-    return split_model_name(root or facts.server.model, facts.checkpoint)
+class NamedModel(NamedTuple):
+    """What is measured, as the columns of a row name it."""
+
+    model: str  # without its quantization
+    quantization: str  # by the model's name, else by its files, else ""
+    backend: str  # the engine as the pages name it; one that they do not have by its own name
+    served: str  # the model as the server names it; a simulation is marked
 
 
-def split_model_name(model: str, files: Checkpoint | None) -> tuple[str, str]:
-    """Split a model's name from its quantization, which is else that of `files`, else ""."""
-    base, quantization = split_gguf(model)
-    return base, quantization or (files.quantization if files is not None else "")
+def name_model(facts: Facts) -> NamedModel:
+    """Name the model of a run."""
+    server = facts.server
+    return _name_model(
+        server.model, server.model_root, server.engine, bool(server.simulated), facts.checkpoint
+    )
 
 
-def name_served(session: Session | None) -> tuple[str, str, str]:
-    """Return model, quantization and engine of what a session measures, before any run of it."""
-    assert session is not None
-    served = session.served
-    root = "" if served.engine.simulated else served.model_root
-    return *split_model_name(root or served.model, session.checkpoint), name_backend(served.engine.name)
+def name_served(session: Session) -> NamedModel:
+    """Name the model that a session measures, before any run of it."""
+    model, root, engine = session.served.model, session.served.model_root, session.served.engine
+    return _name_model(model, root, engine.name, engine.simulated, session.checkpoint)
 
 
-def name_backend(engine: str) -> str:
-    """Name an engine as the pages do; one that they do not have by its own name."""
-    return engines.find_by_name(engine).published_as or engine
+def _name_model(model: str, root: str, engine: str, simulated: bool, files: Checkpoint | None) -> NamedModel:
+    own = "" if simulated else root  # a simulation's names its timing
+    base, quantization = split_gguf(own or model)
+    quantization = quantization or (files.quantization if files is not None else "")
+    backend = engines.find_by_name(engine).published_as or engine
+    return NamedModel(base, quantization, backend, model + (SIMULATED if simulated else ""))
 
 
 def find_setting(facts: Facts) -> EngineSetting | None:
@@ -259,8 +264,7 @@ def make_depth_row(run: Result, test: DepthTest) -> DepthRow:
 
     Without a speed the note has the reason: no request, the prefix not cached, no answer of several tokens.
     """
-    model, quantization = name_model(run.facts)
-    known = DepthRow(model, quantization, name_backend(run.facts.server.engine), str(test), test.depth)
+    known = DepthRow(*name_model(run.facts)[:3], str(test), test.depth)
     measured = run.records.ok & (run.records.index >= (test.depth > 0))
     notes = list(list_remarks(run, _OF_THE_FIRST if test.depth else ()))
     if not measured.any():
@@ -427,14 +431,11 @@ class BatchRow(msgspec.Struct, frozen=True):
     runs: tuple[str, ...] = ()  # the directories of its runs
 
     def merge(self, other: BatchRow) -> BatchRow:
-        """Return the row with the batches, runs and notes of another row of this test added.
-
-        The names are those of a row with a run, if one has any.
-        """
+        """Return the row with the batches, runs and notes of another row of this test added."""
         notes = [note for row in (self, other) for note in row.note.split("; ") if note]
         cached = [row.cached_tokens for row in (self, other) if row.cached_tokens is not None]
         return replace(
-            self if self.runs else other,
+            self,
             batches=(*self.batches, *other.batches),
             cached_tokens=min(cached, default=None),
             note="; ".join(dict.fromkeys(notes)),
@@ -460,10 +461,8 @@ class BatchRow(msgspec.Struct, frozen=True):
 
 def make_batch_row(run: Result, test: BatchTest, directory: str) -> BatchRow:
     """Make the row of one batch from its run; without the batch if its contexts were not cached as meant."""
-    model, quantization = name_model(run.facts)
     ok, notes = run.records.ok, list(list_remarks(run, _OF_A_BATCH))
-    backend, served = name_backend(run.facts.server.engine), name_marked_model(run.facts)
-    row = BatchRow(model, quantization, backend, served, test, runs=(directory,))
+    row = BatchRow(*name_model(run.facts), test, runs=(directory,))
     if not ok.any():
         return replace(row, note="; ".join([*notes, "no request was measured"]))
     cached = count_cached(run, ok)

@@ -138,6 +138,23 @@ def test_a_length_beyond_the_context_limit_is_a_row_of_the_ladder(capsys: pytest
     assert out.startswith("input 64: - (needs 68 tokens, the context limit is 32)\ninput 8: ")
 
 
+def test_a_ladder_goes_on_with_its_own_command_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert climb("--preset", "instant", "--seed", "7") == 0
+    place = str(directory())
+    whole = {length: measured(length).facts.started for length in (1, 64)}
+    shutil.rmtree(Path(place, "002-p-8"))
+    assert climb("--preset", "instant", "--resume", place) == 0
+    assert outcome() == [(1, "measured"), (8, "measured"), (64, "measured")]
+    assert {length: measured(length).facts.started for length in whole} == whole
+    assert measured(8).facts.seed == 7
+    for words, says in (
+        (("--seed", "8"), "--resume: the seed of the ladder is 7: leave --seed out"),
+        (("--random-output-len", "5"), "001-p-1 is of another ladder: resume it with its command"),
+    ):
+        assert climb("--preset", "instant", *words, "--resume", place) == 2
+        assert says in capsys.readouterr().err
+
+
 def test_where_no_length_fits_nothing_was_measured() -> None:
     Path("p.toml").write_text(LADDER.replace("[1, 8, 64]", "[13, 64]"), "utf-8")
     assert on_engine("--max-model-len", "16") == 1
@@ -231,6 +248,7 @@ def test_the_published_row_of_the_same_model_stands_beside_ours(capsys: pytest.C
         ("ladder", ["--repeat", "2"], "--repeat does not apply to a ladder: --num-prompts sets the repeats"),
         ("ladder", ["--append-result"], "--save-result does not apply to a ladder: ladder.json"),
         ("ladder", ["--print-request"], "--print-request does not apply to a ladder"),
+        ("ladder", ["--resume", "nowhere"], "--resume: nowhere is no directory of a ladder"),
         ("bench", ["--profile", "qwen-speed", "--repeat", "2"], "--repeat does not apply to a ladder"),
         ("bench", ["--formula", OUTPUT], "unknown flag --formula"),
     ],
@@ -314,24 +332,15 @@ def test_each_depth_and_concurrency_has_its_batches(capsys: pytest.CaptureFixtur
             assert all(45 < speed < 52 for speed in batch["tg_each"])  # the engine's 20 ms a token
     contexts = [run_directory.load(directory / name).facts.profile for name in rows[4]["runs"]]
     assert {(each.prefix_groups, each.max_concurrency, each.input_len) for each in contexts} == {(3, 3, 1)}
+    report = json.loads((directory / "llama-benchy.json").read_text("utf-8"))
+    jsonschema.Draft202012Validator(json.loads(_SCHEMA.read_text())).validate(report)
+    assert len(report["benchmarks"]) == len(rows)
+    assert (report["model"][-12:], report["prefix_caching_enabled"]) == (" (simulated)", True)
     text = (directory / "depth.md").read_text("utf-8")
     assert "| ctx_pp @ d256 (c3) |" in text
     assert "| tg4 @ d256 (c1) |" in text
     out = capsys.readouterr().out
     assert out.count("pp64 @ d256 (c3): ") == 1  # as its last batch ends
-
-
-def test_llama_benchys_report_is_one_by_its_published_schema() -> None:
-    directory, rows = at_depth(*BENCH, "--depth", "0,256", "--concurrency", "2", *SHORT)
-    report = json.loads((directory / "llama-benchy.json").read_text("utf-8"))
-    jsonschema.Draft202012Validator(json.loads(_SCHEMA.read_text())).validate(report)
-    keys = ("context_size", "concurrency", "is_context_prefill_phase")
-    shown = [tuple(each[key] for key in keys) for each in report["benchmarks"]]
-    assert shown == [(row["depth"], row["concurrency"], row["is_context"]) for row in rows]
-    speeds = [row["pp_tok_s"] for row in rows[0]["batches"]]
-    assert report["benchmarks"][0]["pp_throughput"]["values"] == speeds
-    assert report["prefix_caching_enabled"] is True
-    assert report["model"].endswith(" (simulated)")
 
 
 def test_contexts_that_are_not_cached_give_no_batch() -> None:
@@ -342,6 +351,17 @@ def test_contexts_that_are_not_cached_give_no_batch() -> None:
     assert rows[1]["note"].startswith("not at that depth: 0 of 256 tokens were cached")
     report = json.loads((directory / "llama-benchy.json").read_text("utf-8"))
     assert [each["is_context_prefill_phase"] for each in report["benchmarks"]] == [True]
+
+
+def test_contexts_are_sent_again_for_a_batch_that_is_missing() -> None:
+    words = (*BENCH, "--depth", "256", "--concurrency", "2", *SHORT)
+    directory, _ = at_depth(*words)
+    kept = [run_directory.load(path).facts.started for path in sorted(directory.glob("00[34]-*"))]
+    shutil.rmtree(next(directory.glob("002-*")))
+    directory, rows = at_depth(*words, "--resume", str(directory))
+    assert [(len(row["batches"]), row["cached_tokens"]) for row in rows] == [(2, 0), (2, 256)]
+    runs = [run_directory.load(path).facts.started for path in sorted(directory.glob("00*"))]
+    assert (runs[2:], runs[0] > kept[-1]) == (kept, True)
 
 
 def test_nothing_that_fits_is_no_report() -> None:

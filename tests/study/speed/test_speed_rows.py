@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.features.roofline.models import split_name
 from loadgen.study.speed.speed_rows import (
     OUTPUT,
     SETTINGS,
@@ -19,7 +18,6 @@ from loadgen.study.speed.speed_rows import (
     EngineSetting,
     Memory,
     SpeedRow,
-    convert_speed,
     find_published,
     list_published,
     name_settings,
@@ -76,27 +74,6 @@ def test_a_file_that_is_no_table_of_speeds_is_told_in_one_line(
     path.unlink()
     with pytest.raises(UsageError, match=r"rows\.csv cannot be read"):
         read_speed_csv(path)
-
-
-@loop_over(
-    ("model", "base", "quantization"),
-    [
-        ("/models/Qwen3-8B-FP8", "Qwen3-8B", "FP8"),
-        ("/models/Qwen3-8B-FP8/", "Qwen3-8B", "FP8"),
-        ("Qwen/Qwen3-8B-AWQ", "Qwen3-8B", "AWQ"),
-        ("Qwen/Qwen3-8B", "Qwen3-8B", ""),
-        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "Qwen2.5-7B-Instruct", "GPTQ-Int4"),
-        ("qwen3-4b-awq-int4", "qwen3-4b", "awq-int4"),
-        ("nvidia/Qwen3-8B-NVFP4", "Qwen3-8B", "NVFP4"),
-        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "Qwen3-30B-A3B-Instruct-2507", ""),
-        ("/hub/models--Qwen--Qwen3-0.6B-GPTQ-Int8/snapshots/5f2d91c", "Qwen3-0.6B", "GPTQ-Int8"),
-        (r"D:\models\Qwen3-8B-FP8", "Qwen3-8B", "FP8"),
-        ("FP8", "FP8", ""),
-        ("", "", ""),
-    ],
-)
-def test_a_model_is_known_by_its_base_name(model: str, base: str, quantization: str) -> None:
-    assert split_name(model) == (base, quantization)
 
 
 @loop_over(
@@ -160,15 +137,3 @@ def test_a_setting_is_read_as_it_is_written(setting: EngineSetting) -> None:
 )
 def test_memory_is_printed_in_the_unit_of_its_column(memory: Memory, mb: str, gb: str) -> None:
     assert (memory.format_amount("MB"), memory.format_amount("GB")) == (mb, gb)
-
-
-@pytest.mark.parametrize(
-    ("input_length", "published", "output_only"),
-    [(1, 414.17, 413.968), (6144, 1426.46, 356.615), (14336, 2478.02, 309.7525), (30720, 3577.42, 223.58875)],
-)
-def test_a_published_qwen3_speed_is_told_as_qwen2_5_tells_it(
-    input_length: int, published: float, output_only: float
-) -> None:
-    again = convert_speed(published, TOTAL, OUTPUT, input_length, 2048)
-    assert again == pytest.approx(output_only, abs=1e-3)
-    assert convert_speed(again, OUTPUT, TOTAL, input_length, 2048) == pytest.approx(published, rel=1e-12)

@@ -21,7 +21,7 @@ from loadgen.study.importers import result_sources
 from loadgen.study.importers.pasted import page_reader, pasted_tables
 from loadgen.study.importers.pasted.drawn_tables import Grid
 from loadgen.study.run_summary import Reported, join_quantization
-from loadgen.study.speed import speed_tables
+from loadgen.study.speed import speed_rows
 from loadgen.study.speed.speed_rows import (
     OUTPUT,
     TOTAL,
@@ -47,7 +47,7 @@ def read(page: str) -> list[Reported]:
 @loop_over("rows", GROUPS)
 def test_what_the_ladder_writes_is_read_back_row_by_row(rows: list[SpeedRow], form: str) -> None:
     ran = [row for row in rows if row.speed_tok_s]
-    runs = read(speed_tables.draw_speeds(rows, form))
+    runs = read(speed_rows.draw_speeds(rows, form))
     for run, row in zip(runs, ran, strict=True):
         assert (run.name, run.load.input_len) == (
             join_quantization(row.model, row.quantization),
@@ -65,7 +65,7 @@ def test_what_the_ladder_writes_is_read_back_row_by_row(rows: list[SpeedRow], fo
 def test_memory_and_several_gpus_of_a_rung_are_read_back(form: str) -> None:
     memory = Memory.of_bytes(30 << 30, "MB")
     row = SpeedRow("Mine-70B", "", "", 1, "FP8", 4, LADDER[0].speed_tok_s, memory, "host memory", TOTAL)
-    (run,) = read(speed_tables.draw_speeds([row], form))
+    (run,) = read(speed_rows.draw_speeds([row], form))
     assert (run.memory_bytes, run.machine) == (30 << 30, "4 × GPU")
 
 
@@ -73,14 +73,14 @@ def test_memory_and_several_gpus_of_a_rung_are_read_back(form: str) -> None:
 def test_answers_of_another_length_are_those_of_the_speed(form: str) -> None:
     speed = LADDER[0].speed_tok_s
     row = SpeedRow("Mine-7B", "", "", 6144, "BF16", 1, speed, formula=TOTAL, output_length=128)
-    (run,) = read(speed_tables.draw_speeds([row], form))
+    (run,) = read(speed_rows.draw_speeds([row], form))
     assert run.load.output_len == 128
     assert run.figures["output_throughput"] == convert_speed(float(speed or 0), TOTAL, OUTPUT, 6144, 128)
 
 
 def test_a_request_s_json_is_no_sheet(tmp_path: Path) -> None:
     (tmp_path / "a.request.json").write_text('{"model":"m","max_tokens":4}', "utf-8")
-    (tmp_path / "speeds.md").write_text(speed_tables.draw_speeds(LADDER, "md"), "utf-8")
+    (tmp_path / "speeds.md").write_text(speed_rows.draw_speeds(LADDER, "md"), "utf-8")
     found = result_sources.read_sources([str(tmp_path)])
     assert found.errors == (f"{tmp_path}: 1 of 2 files have no results: a.request.json",)
 
@@ -91,7 +91,7 @@ def test_ttft_and_decode_of_a_rung_are_read_back(form: str, tmp_path: Path) -> N
     rows = [replace(row, **timed, formula=TOTAL, note="SIMULATED, no model ran") for row in LADDER]
     rows = [row for row in rows if row.quantization == "FP8" and row.speed_tok_s]
     path = tmp_path / f"ladder.{form}"
-    path.write_text(speed_tables.draw_speeds(rows, form), "utf-8")
+    path.write_text(speed_rows.draw_speeds(rows, form), "utf-8")
     runs = result_sources.read_sources([str(path)]).reported
     for run, row in zip(runs, rows, strict=True):
         assert run.figures["mean_ttft_ms"] == 12.87
