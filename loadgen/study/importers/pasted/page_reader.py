@@ -6,9 +6,8 @@ Results and tables that are drawn with signs are lifted out first, and a comment
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html.parser import HTMLParser
-from typing import Any
 
 import msgspec
 from markdown_it import MarkdownIt
@@ -29,7 +28,6 @@ _COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x
 _LEFT_OUT = str.maketrans("", "", "\ue000\ue001\u00ad")
 _LIFTED = re.compile("\ue000(\\d{1,9})\ue001")  # where a result or a table was
 _COMMENTED = re.compile("<!--(\ue000\\d{1,9}\ue001)-->")
-_FENCE = re.compile(r"\s{0,20}(?:>\s?){0,5}(?:`{3}|~{3})")
 # What a block without its rule ends before; a heading with a number behind a colon is a line of it.
 _ENDS = re.compile(
     r"\s{0,20}(?:>\s?){0,5}(?:#{1,6}\s{1,9}\w(?!.{0,200}:\s{1,60}[-+]?\d)|`{3}|~{3}|</?h[1-6]\b)",
@@ -37,14 +35,12 @@ _ENDS = re.compile(
 )
 _BOLD = re.compile(r"\s*(\*\*|__)(?=\S)(.+)(?<=\S)\1:?\s*")
 _SHOWN = frozenset({"alt", "caption", "label", "name", "summary", "title"})  # attributes
-_HEADS = {f"h{level}": level for level in range(1, 7)} | dict.fromkeys(
-    ("dt", "figcaption", "summary"), BOLD_LEVEL
-)
+_HEADS = {f"h{level}": level for level in range(1, 7)}
 _ELEMENT = re.compile(
     r"</?(?:h[1-6]|p|div|pre|li|table|tabitem|t[rhd]|caption|dt|figcaption|summary)\b", re.IGNORECASE
 )
 _INSIDE = frozenset({"a", "code", "em", "font", "i", "img", "span", "sub", "sup", "u"})  # a line
-_MOST_SPANNED, _LONGEST_TITLE, _LONGEST_COMMENT = 1000, 120, 300
+_MOST_SPANNED, _LONGEST_TITLE = 1000, 120
 _CELL_MARKS = re.compile(r"(?<!\\)(?:\*\*|`)")
 _ESCAPED = re.compile(r"\\([\\*`|_\[\]<>])")
 _DOCUMENT = re.compile(r"\s*<(?:!doctype|html)\b", re.IGNORECASE)  # of nothing but HTML
@@ -78,6 +74,7 @@ class PastedBlock(msgspec.Struct):
 
 
 Part = PageLine | PastedBlock | Grid
+_Cell = tuple[str, int, int]  # its text, how many rows it spans, and columns
 
 
 def read_parts(text: str) -> list[Part]:
@@ -94,30 +91,20 @@ def split_lines(text: str) -> list[str]:
 
 def _lift_results(lines: Sequence[str]) -> tuple[list[str], list[int], list[PastedBlock | Grid]]:
     """Lift a page's blocks, else its drawn tables; return the other lines, their numbers, and the lifted."""
-    kept, numbers, lifted = list[str](), list[int](), list[Any]()  # blocks, or tables
+    kept, numbers, lifted = list[str](), list[int](), list[PastedBlock | Grid]()
     at = cells = 0
-    in_fence = False
     is_of_blocks = any(HEADER.search(line) for line in lines if "===" in line)
     while at < len(lines):
         begin, line = at, lines[at]
         at += 1
         if is_of_blocks:
             line, at = _lift_blocks(lines, begin, lifted)
-            is_fence = _FENCE.match(line) is not None
-            in_fence = in_fence is not is_fence
         elif (grid := drawn_tables.read_table(lines, begin)) is not None:
             check_size(cells := cells + 1 + len(grid.rows) * len(grid.titles))
-            above = begin - grid.first + 1  # lines of titles above the rule that it was found by
-            del kept[len(kept) - above :], numbers[len(numbers) - above :]
             line, at = _mark(len(lifted)) if grid.titles else "", grid.last
             lifted += [grid] if grid.titles else []
         kept.append(line)
         numbers.append(begin + 1)
-        is_cut = at > begin + 1 and is_of_blocks and at < len(lines) and not lifted[-1].closed
-        if is_cut and in_fence and not _FENCE.match(lines[at]):
-            in_fence = False  # what follows is no code
-            kept.append("```")
-            numbers.append(at)
     return kept, numbers, lifted
 
 
@@ -169,12 +156,10 @@ class _PageReader(HTMLParser):
         self._line = ""
         self._item, self._item_level = "", 0  # the mark of a list's item that begins
         self._head = ""  # the element of an open heading
-        self._table: list[Row] | None = None
-        self._first = self._row_line = self._count = 0
-        self._row: list[str] | None = None
+        self._table: list[tuple[int, list[_Cell]]] | None = None  # rows, each with its line
+        self._first = self._count = 0
         self._cell: list[str] | None = None
         self._spans = (1, 1)
-        self._spanning = dict[int, tuple[int, str]]()  # by column: how many rows are left, and the cell
 
     def read_page(self) -> list[Part]:
         """Read the page to its parts."""
@@ -214,7 +199,7 @@ class _PageReader(HTMLParser):
             elif token.type == "list_item_open":
                 self._item, self._item_level = f"{token.info}{token.markup} ", ITEM_LEVEL + token.level
             elif token.type == "tr_open" and token.map is not None and "|" not in lines[token.map[0]]:
-                self._row = None  # the paragraph below a table, which Markdown takes for its row
+                self._end_table()  # below it is a paragraph, which Markdown takes for its row
             elif token.nesting and token.tag in ("table", "tr", "th", "td", *_HEADS):
                 self.handle_starttag(token.tag, []) if token.nesting > 0 else self.handle_endtag(token.tag)
             elif token.type == "paragraph_close":
@@ -283,7 +268,7 @@ class _PageReader(HTMLParser):
         if self._cell is not None:
             self._cell.append(data if lifted is not None else " ")
         elif lifted is None:
-            self._line += f" {data[:_LONGEST_COMMENT]} "
+            self._line += f" {data} "
         else:
             self._end_line()
             self._parts.append(self._lifted[int(lifted[1])])
@@ -293,11 +278,11 @@ class _PageReader(HTMLParser):
         if tag == "table":
             self._end_table()
             self._end_line()
-            self._table, self._first, self._spanning = [], self._number, {}
+            self._table, self._first = [], self._number
         elif tag in ("tr", "td", "th") and self._table is not None:
-            self._end_row() if tag == "tr" else self._end_cell()
+            self._end_cell()
             if tag == "tr":
-                self._row, self._row_line = [], self._number
+                self._table.append((self._number, []))
             else:
                 given = dict(attrs)
                 self._spans = _read_span(given.get("rowspan")), _read_span(given.get("colspan"))
@@ -318,9 +303,7 @@ class _PageReader(HTMLParser):
         """End a table, a row, a cell, a heading, an item or a line."""
         if tag == "table":
             self._end_table()
-        elif tag == "tr":
-            self._end_row()
-        elif tag in ("td", "th"):
+        elif tag in ("tr", "td", "th"):
             self._end_cell()
         elif self._cell is not None:
             self._cell.append(" ")
@@ -352,39 +335,22 @@ class _PageReader(HTMLParser):
         self._parts.append(read)
 
     def _end_cell(self) -> None:
-        """Add to the open row what rows above span, then its open cell, once for each column it spans."""
-        if self._cell is None or self._row is None:
-            self._cell = None
-            return
-        down, across = self._spans
-        text, self._cell = " ".join("".join(self._cell).split()), None
-        self._fill_spanned()
-        for _ in range(min(across, MOST_COLUMNS - len(self._row))):
-            if down > 1:
-                self._spanning[len(self._row)] = down - 1, text
-            self._row.append(text)
-
-    def _fill_spanned(self) -> None:
-        """Append the cells of rows above that span the open row, and count each down."""
-        while self._row is not None and self._spanning.get(len(self._row), (0, ""))[0] > 0:
-            left, text = self._spanning[len(self._row)]
-            self._spanning[len(self._row)] = left - 1, text
-            self._row.append(text)
-
-    def _end_row(self) -> None:
-        """Add the open row to the table if it has cells; raises UsageError of over 50,000 in all."""
-        self._end_cell()
-        if self._row and self._table is not None:
-            self._fill_spanned()
-            self._count += len(self._row)
-            check_size(self._count)
-            self._table.append(Row(self._row_line, tuple(self._row)))
-        self._row = None
+        if self._cell is not None and self._table:
+            self._table[-1][1].append((" ".join("".join(self._cell).split()), *self._spans))
+        self._cell = None
 
     def _end_table(self) -> None:
-        """Add the open table: the blocks in its cells, else a grid if it has two rows and two columns."""
-        self._end_row()
-        rows, self._table = self._table or [], None
+        """Add the open table: the blocks in its cells, else a grid if it has two rows and two columns.
+
+        Raises UsageError of over 50,000 cells in all.
+        """
+        self._end_cell()
+        rows = list[Row]()
+        for row in _spread_cells(self._table or []):
+            self._count += len(row.cells)
+            check_size(self._count)
+            rows += [row] if row.cells else []
+        self._table = None
         if any(_LIFTED.search(cell) for row in rows for cell in row.cells):
             self._parts += self._list_blocks([row.cells for row in rows])
         elif len(rows) > 1 and len(rows[0].cells) > 1:
@@ -405,6 +371,22 @@ class _PageReader(HTMLParser):
                     if isinstance(part, PastedBlock):
                         part.cell = heads.get(at, ""), first
                     yield part
+
+
+def _spread_cells(rows: Iterable[tuple[int, Sequence[_Cell]]]) -> Iterator[Row]:
+    """Yield the rows of a table, in which a cell stands in each row and column that it spans, 40 at most."""
+    spanning = dict[int, tuple[int, str]]()  # by column: how many rows are left, and the cell
+    for line, cells in rows:
+        spread = list[str]()
+        for text, down, across in (*cells, ("", 0, 0)):
+            while spanning.get(len(spread), (0, ""))[0] > 0:
+                left, above = spanning[len(spread)]
+                spanning[len(spread)] = left - 1, above
+                spread.append(above)
+            for _ in range(min(across, MOST_COLUMNS - len(spread))):
+                spanning[len(spread)] = down - 1, text
+                spread.append(text)
+        yield Row(line, tuple(spread) if cells else ())
 
 
 def _read_span(value: str | None) -> int:

@@ -51,7 +51,7 @@ TABLE, SPEEDS = "table", "speed table"
 UNKNOWN_FORMULA = "lengths, batch size and formula of the speed are unknown"  # a remark
 # Of files in a directory: what the header of a speed table has, in every form of the pages and of ours.
 MARKS: tuple[bytes, ...] = (
-    b"Speed (tokens/s)", b"Speed(tokens/s)", b"Input  Quantization", b" t/s |", b"t/s (total)",
+    b"Speed (tokens/s)", b"Speed(tokens/s)", b" t/s |", b"t/s (total)",
 )  # fmt: skip
 _SHORT = 16  # tokens of a prompt, up to which all formulas of a speed agree
 _GENERATED = re.compile(r"(\d{1,9}) tokens generated")

@@ -35,7 +35,7 @@ from loadgen.verdict.verdict import Level
 
 HERE = Path("page.md")
 GROUPS = [list(rows) for _, rows in groupby(list_published(), lambda row: (row.model, row.backend))]
-WRITTEN = ("text", "html", "rst", "md")
+WRITTEN = ("html", "rst", "md")
 LADDER = GROUPS[0]
 
 
@@ -57,8 +57,7 @@ def test_what_the_ladder_writes_is_read_back_row_by_row(rows: list[SpeedRow], fo
         whole = pasted_tables.read_ladder_row(row, run.source)
         assert run.figures == whole.figures
         assert (run.load, run.told_by) == (whole.load, "speed table")
-        if form != "text":
-            assert all(note.strip() in " ".join(run.remarks) for note in row.note.split(","))
+        assert all(note.strip() in " ".join(run.remarks) for note in row.note.split(","))
 
 
 @pytest.mark.parametrize("form", WRITTEN)
@@ -85,7 +84,7 @@ def test_a_request_s_json_is_no_sheet(tmp_path: Path) -> None:
     assert found.errors == (f"{tmp_path}: 1 of 2 files have no results: a.request.json",)
 
 
-@pytest.mark.parametrize("form", ["text", "md", "csv"])
+@pytest.mark.parametrize("form", ["md", "csv"])
 def test_ttft_and_decode_of_a_rung_are_read_back(form: str, tmp_path: Path) -> None:
     timed = {"ttft_ms": Decimal("12.87"), "decode_tok_s": Decimal("130.78")}
     rows = [replace(row, **timed, formula=TOTAL, note="SIMULATED, no model ran") for row in LADDER]
@@ -265,7 +264,6 @@ def test_a_table_without_a_model_is_of_the_heading_above() -> None:
         "<table><tr><td>Model</td><td>tok/s</td></tr></table>",
         "+---+\n| a |\n+---+\n",
         "+---+---+\n+---+---+\n",
-        "--- ---\n",
         "| Model | TTFT |\n|---|---|\n| Qwen3-8B | 30 |\n",  # of no unit
         "| Mean TTFT (ms) | Qwen3-8B | Qwen3-8B-FP8 |\n|---|---|---|\n| 8 users | 90.5 | 70.5 |\n",
         "| Output throughput (tok/s) | 1 | 8 |\n|---|---|---|\n| 1 | 90 | 600 |\n",
@@ -297,8 +295,7 @@ def test_a_row_is_found_again_by_its_line() -> None:
     "piece",
     [
         "| a | tok/s |\n|---|---|\n| x | 1 |\n", "| a | b |\n|---|---|\n", "|---|---|\n", "|" * 500 + "\n",
-        "+--+--+\n", "+--+--+\n|a |b |\n", "+" + "-+" * 900 + "\n", "a   b\n--- ---\n1   2\n\n", "--- ---\n",
-        "-- " * 300 + "\n", "<table>", "<td rowspan=1000>1",
+        "+--+--+\n", "+--+--+\n|a |b |\n", "+" + "-+" * 900 + "\n", "<table>", "<td rowspan=1000>1",
         "<table><tr><td rowspan=1000 colspan=1000>tok/s<tr>", "<tr>\n", "<" * 900 + "\n", "> " * 400 + "\n",
     ],
 )  # fmt: skip
