@@ -86,7 +86,7 @@ TARGETS = {
     "odd_documents": Target(f"{_READERS}:odd_documents", _OTHERS, (), 64, words=False),
     "sheet": Target(
         f"{_READERS}:sheet",
-        ("loadgen.study.importers.pasted.csv_tables", "loadgen.study.speed.speed_rows", *_OTHERS),
+        ("loadgen.study.importers.pasted.pasted_tables", "loadgen.study.speed.speed_rows", *_OTHERS),
         ("published/*.csv",),
         512,
     ),

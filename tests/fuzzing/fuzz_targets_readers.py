@@ -25,7 +25,7 @@ from loadgen.study.audit import findings as audits
 from loadgen.study.compare import comparison, comparison_report
 from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.importers import json_fields, result_sources
-from loadgen.study.importers.pasted import csv_tables, pasted_pages, pasted_tables
+from loadgen.study.importers.pasted import pasted_pages, pasted_tables
 from loadgen.study.run_summary import Reported
 from loadgen.study.series.campaign import campaign_file as campaigns
 from loadgen.wire import http1
@@ -101,9 +101,9 @@ def odd_documents(data: bytes) -> None:
 def sheet(data: bytes) -> None:
     """A table as comma-separated values."""
     text = data.decode("utf-8", "replace")
-    if csv_tables.is_table(text):
+    if pasted_tables.is_table(text):
         with contextlib.suppress(UsageError):
-            csv_tables.read_csv_table(text, written(text.encode(), "sheet.csv"))
+            pasted_tables.read_csv_table(text, written(text.encode(), "sheet.csv"))
 
 
 def _sources(data: bytes, name: str) -> tuple[Reported, ...]:

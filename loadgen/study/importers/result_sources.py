@@ -40,7 +40,7 @@ from loadgen.study.importers.clients import (
 )
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit, StoredSweep
 from loadgen.study.importers.json_fields import ClientFormat
-from loadgen.study.importers.pasted import csv_tables, pasted_blocks, pasted_pages, pasted_tables
+from loadgen.study.importers.pasted import pasted_blocks, pasted_pages, pasted_tables
 from loadgen.study.importers.pasted.pasted_tables import TableRows
 from loadgen.study.limit_record import LIMIT
 from loadgen.study.quality.arm_qualities import find_run_quality
@@ -301,8 +301,8 @@ class _Reading:
                 )
         elif aiperf_exports.is_sheet(content):
             self._add(path, aiperf_exports.read_sheet, content, path)
-        elif csv_tables.is_table(content):
-            self._add_rows(path, csv_tables.read_csv_table(content, path))
+        elif pasted_tables.is_table(content):
+            self._add_rows(path, pasted_tables.read_csv_table(content, path))
         elif pasted_blocks.HEADER.search(content) is not None:
             self._add(path, pasted_pages.read_page, content, path)
         elif runs := next(filter(None, (read(content, path) for read in TEXTS)), []):
@@ -395,7 +395,7 @@ def _repeats_others(path: Path, raw: bytes) -> bool:
     text = raw.decode("utf-8", "replace")
     # The JSON next to a sheet has the same figures with more digits, the model and the load.
     in_json = aiperf_exports.is_sheet(text[:_HEAD_BYTES]) and path.with_suffix(".json").is_file()
-    is_ours = _PAGE in raw or (csv_tables.may_be_table(raw) and csv_tables.is_own_table(text))
+    is_ours = _PAGE in raw or (pasted_tables.may_be_table(raw) and pasted_tables.is_own_table(text))
     return in_json or is_ours or tabular_clients.is_part(path) or inference_perf.repeats_stages(path)
 
 
@@ -426,4 +426,4 @@ def _read_promising(path: Path) -> bytes | None:
             raw = head + file.read(_LARGE_BYTES)
     except OSError:
         return None
-    return raw if csv_tables.may_be_table(head) or any(mark in raw for mark in _MARKS) else None
+    return raw if pasted_tables.may_be_table(head) or any(mark in raw for mark in _MARKS) else None

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from builders.loops import loop_over
 from builders.required import require
 from loadgen.features.roofline import machines
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
-from loadgen.study.importers.pasted import csv_tables, pasted_tables, row_figures
+from loadgen.study.importers.pasted import pasted_tables
 from loadgen.study.run_summary import Reported
 from loadgen.verdict.verdict import Level
 
@@ -24,11 +23,6 @@ BENCH, BENCHY, EDGE = (
 
 def read(page: str) -> list[Reported]:
     return pasted_tables.read_tables(page, Path("page.md"))[0]
-
-
-@loop_over("name", ["", "speed", "pp512 tg128", "pp+", "+tg32", "@ d4096", "(c4)", "gsm8k"])
-def test_another_name_is_none(name: str) -> None:
-    assert row_figures.parse_test(name) is None
 
 
 def test_prefill_and_decoding_of_an_honest_page_are_valid() -> None:
@@ -60,17 +54,3 @@ def test_nvidias_table_of_edge_llm_is_read_and_valid() -> None:
     assert (one.reported.name, one.reported.memory_bytes) == ("Qwen3-1.7B-NVFP4", 1400 << 20)
     assert require(one.ceiling).weight_bytes() == pytest.approx(1.42e9, rel=0.02)  # the head in 16 bits
     assert mixture.ceiling is not None
-
-
-@pytest.mark.parametrize("batch", [1, 8])
-def test_a_decoding_speed_of_a_batch_is_of_no_single_request(batch: int) -> None:
-    page = f"| Model | Batch | Decode (tok/s) |\n|---|---|---|\n| Qwen3-1.7B-NVFP4 | {batch} | 160 |\n"
-    (run,) = read(page)
-    assert run.figures == ({"mean_tpot_ms": 6.25} if batch == 1 else {"decode_throughput": 160})
-
-
-def test_a_table_of_comma_separated_values_has_tests_too() -> None:
-    sheet = "model,test,t/s\nQwen3-8B-FP8,pp2048,5210.15\nQwen3-8B-FP8,tg32,25\n"
-    first, second = csv_tables.read_csv_table(sheet, Path("bench.csv"))[0]
-    assert (first.load.name, first.figures) == ("pp2048", {"prefill_throughput": 5210.15})
-    assert second.figures == {"decode_throughput": 25, "mean_tpot_ms": 40.0}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from html.parser import HTMLParser
+from typing import Any
 
 import msgspec
 from markdown_it import MarkdownIt
@@ -33,6 +34,7 @@ _ENDS = re.compile(
     r"\s{0,20}(?:>\s?){0,5}(?:#{1,6}\s{1,9}\w(?!.{0,200}:\s{1,60}[-+]?\d)|`{3}|~{3}|</?h[1-6]\b)",
     re.IGNORECASE,
 )
+_FENCE = re.compile(r"\s{0,20}(?:>\s?){0,5}(?:`{3}|~{3})")
 _BOLD = re.compile(r"\s*(\*\*|__)(?=\S)(.+)(?<=\S)\1:?\s*")
 _SHOWN = frozenset({"alt", "caption", "label", "name", "summary", "title"})  # attributes
 _HEADS = {f"h{level}": level for level in range(1, 7)}
@@ -91,20 +93,26 @@ def split_lines(text: str) -> list[str]:
 
 def _lift_results(lines: Sequence[str]) -> tuple[list[str], list[int], list[PastedBlock | Grid]]:
     """Lift a page's blocks, else its drawn tables; return the other lines, their numbers, and the lifted."""
-    kept, numbers, lifted = list[str](), list[int](), list[PastedBlock | Grid]()
+    kept, numbers, lifted = list[str](), list[int](), list[Any]()  # blocks, or tables
     at = cells = 0
+    in_fence = False
     is_of_blocks = any(HEADER.search(line) for line in lines if "===" in line)
     while at < len(lines):
         begin, line = at, lines[at]
         at += 1
         if is_of_blocks:
             line, at = _lift_blocks(lines, begin, lifted)
+            in_fence = in_fence is not bool(_FENCE.match(line))
         elif (grid := drawn_tables.read_table(lines, begin)) is not None:
             check_size(cells := cells + 1 + len(grid.rows) * len(grid.titles))
             line, at = _mark(len(lifted)) if grid.titles else "", grid.last
             lifted += [grid] if grid.titles else []
         kept.append(line)
         numbers.append(begin + 1)
+        if in_fence and begin + 1 < at < len(lines) and not (lifted[-1].closed or _FENCE.match(lines[at])):
+            in_fence = False  # a heading ended a block that is cut off: what follows is no code
+            kept.append("```")
+            numbers.append(at)
     return kept, numbers, lifted
 
 

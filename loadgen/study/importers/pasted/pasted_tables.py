@@ -1,7 +1,8 @@
-"""Pasted tables: the rows of anyone's tables as runs, and speed ladders as the Qwen pages have them."""
+"""Pasted tables: rows of anyone's tables and sheets as runs, and the speed ladders of the Qwen pages."""
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from loadgen.base.errors import UsageError
 from loadgen.base.text import cut_end, list_first
 from loadgen.report.load_identity import Load
 from loadgen.study import labels
@@ -192,27 +194,12 @@ class _Table:
         named = _PLACES & self.keys or self.subject.model or self.label_columns[0]
         if not (named and any(map(is_measured, self.keys))):
             return [], []
-        runs = self._read_runs([*self._read_facts()])
+        made = (self._make_run(row, facts) for row, facts in self._read_facts())
+        runs = [run for run in made if run is not None]
         rows, read = self.grid.rows, {run.source for run in runs}
         empty = (row for row in rows if self._name_source(row) not in read and row.cells != self.grid.titles)
         each = ((row.line, row.cells) for row in empty)
         return runs, [*list_rows_without_figures(self.path, each, len(rows))]
-
-    def _read_runs(self, rows: Sequence[tuple[Row, dict[str, str]]]) -> list[Reported]:
-        """Make the runs of rows, a ladder's first; by the published formula if most are published."""
-        rungs = list[tuple[Row, dict[str, str], SpeedRow]]()
-        if {SPEED, "input_length"} <= self.keys and not _SERVED & self.keys:
-            rungs += [
-                (row, facts, speed) for row, facts in rows if (speed := self._make_rung(facts)) is not None
-            ]
-        climbed = {id(row) for row, _, _ in rungs}
-        others = [each for each in rows if id(each[0]) not in climbed]  # below zero, of a length in words
-        published = [_read_published().get(_identify_row(speed)) for _, _, speed in rungs]
-        known = 2 * sum(each is not None for each in published) > len(rungs)
-        return [
-            self._make_ladder_run(row, facts, replace(other, note=speed.note) if known and other else speed)
-            for (row, facts, speed), other in zip(rungs, published, strict=True)
-        ] + [run for row, facts in others if (run := self._make_run(row, facts)) is not None]
 
     def _name_source(self, row: Row) -> str:
         return f"{self.path}:{row.line}" + (f" column {row.column}" if row.column else "")
@@ -259,13 +246,29 @@ class _Table:
     def _make_run(self, row: Row, facts: Mapping[str, str]) -> Reported | None:
         """Make the run of a row; None if no latency, throughput or speed of it can be read."""
         values, remarks = self._read_figures(row)
-        memory = values.pop("memory", None)
+        memory = self._count_bytes(values.pop("memory", None))
         if not any(map(is_measured, values)):
             return None
+        if (rung := self._make_rung(facts)) is not None:
+            del values[SPEED]
+            run = read_ladder_row(rung, self._name_source(row))
+            run = replace(run, figures={**row_figures.derive_figures(values, 1, facts), **run.figures})
+        else:
+            run = self._make_served_run(row, facts, values, remarks)
+        return replace(
+            run,
+            memory_bytes=run.memory_bytes if memory is None else memory,
+            remarks=(*run.remarks, *remarks, *self.label_columns[1]),
+            unread=self._read_labels(row, facts),
+        )
+
+    def _make_served_run(
+        self, row: Row, facts: Mapping[str, str], read: Mapping[str, float], remarks: list[str]
+    ) -> Reported:
+        """Make the run of a row that is no ladder's, of figures that were read; remarks are added."""
         name, model, load = self._name_row(facts)
         own = read_requested_load(facts, load)
         lengths = own.input_len, own.output_len
-        read = values
         values = row_figures.derive_figures(read, own.max_concurrency, facts, lengths)
         if row_figures.OF_ONE in values:
             remarks.append(row_figures.PER_USER)
@@ -282,19 +285,22 @@ class _Table:
             told_by=SPEEDS if SPEED in values else TABLE,
             engine=facts.get("engine", "") or self.engine,
             machine=name_machine(facts.get("machine", ""), parse_whole(facts.get("gpu_num", ""))),
-            memory_bytes=self._count_bytes(memory),
             simulated=find_unnamed_preset(SIMULATED in facts.get("note", "")),
-            remarks=(*filter(None, [facts.get("note")]), *remarks, *self.label_columns[1]),
-            unread=self._read_labels(row, facts),
+            remarks=tuple(filter(None, [facts.get("note")])),
         )
 
     def _make_rung(self, facts: Mapping[str, str]) -> SpeedRow | None:
-        """Make a ladder's row of a row's facts; None without a whole length and a speed above 0."""
+        """Make a ladder's row of a row's facts, the published one that it equals to the digit; else None.
+
+        It has a whole length, a speed above 0, and no column of what a load of several requests has.
+        """
+        if not {SPEED, "input_length"} <= self.keys or _SERVED & self.keys:
+            return None
         length, speed = parse_whole(facts["input_length"]), parse_decimal(facts[SPEED])
         if length is None or not speed:
             return None
         name, _, _ = self._name_row({**facts, "quantization": ""})
-        return SpeedRow(
+        rung = SpeedRow(
             model=name,
             backend=facts.get("engine", "") or self.engine,
             gpu=facts.get("machine", ""),
@@ -306,20 +312,8 @@ class _Table:
             formula=self.formula or (OUTPUT if length <= _SHORT else UNKNOWN),
             output_length=parse_whole(facts.get("output_length", "")) or self.output_length,
         )
-
-    def _make_ladder_run(self, row: Row, facts: Mapping[str, str], speed: SpeedRow) -> Reported:
-        """Make the run of a ladder's row; figures that follow from its speed replace the others."""
-        values, remarks = self._read_figures(row)
-        memory = self._count_bytes(values.pop("memory", None))
-        values.pop(SPEED, None)
-        run = read_ladder_row(speed, self._name_source(row))
-        return replace(
-            run,
-            figures={**row_figures.derive_figures(values, 1, facts), **run.figures},
-            memory_bytes=memory if memory is not None else run.memory_bytes,
-            remarks=(*run.remarks, *remarks, *self.label_columns[1]),
-            unread=self._read_labels(row, facts),
-        )
+        published = _read_published().get(_identify_row(rung))
+        return rung if published is None else replace(published, note=rung.note)
 
     def _count_bytes(self, amount: float | None) -> int | None:
         unit = next((column.unit for column in self.columns if column.key == "memory"), "")
@@ -445,3 +439,78 @@ def read_ladder_row(row: SpeedRow, source: str) -> Reported:
         simulated=find_unnamed_preset(SIMULATED in row.note),
         remarks=(f"speed is {row.formula}", *filter(None, [row.note])),
     )
+
+
+_LEAST_FIGURES = 3  # columns of figures that make a table one of blocks
+_DELIMITERS = ",;\t"
+_MOST_SAMPLED = 100
+_LONGEST_HEADER, _MOST_COLUMNS = 1 << 16, 1000  # of a table, in characters and in titles
+_LADDER = {"model", "input_length", SPEED}  # titles
+
+
+def may_be_table(head: bytes) -> bool:
+    """Whether a file may be a table of figures, by the first line of its bytes; of UTF-16 too."""
+    line = head.replace(b"\0", b"").lstrip().partition(b"\n")[0].lower()
+    figures = (b"tok", b"ttft", b"speed", b"throughput")
+    names = (b"model", b"name", b"checkpoint")
+    is_json = line[:1] in (b"{", b"[")
+    return not is_json and any(name in line for name in names) and any(figure in line for figure in figures)
+
+
+def is_own_table(text: str) -> bool:
+    """Whether a table was written by `loadgen report`: its runs are read from their directories."""
+    return {"told_by", "plan_digest"} <= set(_read_header(text)[0])
+
+
+def is_table(text: str) -> bool:
+    """Whether a text is a table with a column of models, and one of speeds or three of known figures."""
+    titles, delimiter = _read_header(text)
+    lines = text.lstrip("\n").split("\n", _MOST_SAMPLED + 1)[1 : _MOST_SAMPLED + 1]
+    try:
+        rows = [cells for cells in csv.reader(lines, delimiter=delimiter) if len(cells) == len(titles)]
+    except csv.Error:
+        rows = []
+    keys = [column.key for column in read_columns(titles, rows)]
+    figures = [key for key in keys if is_measured(key) or key in NUMERIC]
+    return "model" in keys and (SPEED in keys or len(figures) >= _LEAST_FIGURES)
+
+
+def _read_header(text: str) -> tuple[list[str], str]:
+    """Return the titles of the first line and its delimiter, the most frequent; [] of a line too long."""
+    first = text.lstrip("\n").partition("\n")[0].rstrip("\r")
+    delimiter = max(_DELIMITERS, key=first.count)
+    if len(first) > _LONGEST_HEADER or first.count(delimiter) >= _MOST_COLUMNS:
+        return [], delimiter
+    try:
+        return next(csv.reader([first], delimiter=delimiter), []), delimiter
+    except csv.Error:
+        return [], delimiter
+
+
+def read_csv_table(text: str, path: Path) -> TableRows:
+    """Read a table's runs, and lines on the other rows; a ladder's file is read again. Raises UsageError."""
+    titles, delimiter = _read_header(text)
+    if {title.strip().lower() for title in titles} >= _LADDER:
+        return _read_ladder(path)
+    lines = json_fields.read_csv_rows(text, path, delimiter)
+    next(lines)
+    rows = list[Row]()
+    for line, cells in lines:
+        if len(cells) != len(titles):
+            raise UsageError(f"{path}:{line} has a different number of cells than the table has columns")
+        json_fields.check_results(path, len(rows) + 1)
+        rows.append(Row(line, tuple(cells)))
+    return read_sheet(Grid(tuple(titles), tuple(rows), 1, len(rows) + 1), path)
+
+
+def _read_ladder(path: Path) -> TableRows:
+    """Read a ladder's rows from its file; one that equals a published row has that one's formula."""
+    published = {replace(row, formula=OUTPUT): row for row in reversed(speed_rows.list_published())}
+    speeds = [*enumerate((published.get(row, row) for row in speed_rows.read_speed_csv(path)), 2)]
+    runs = [read_ladder_row(row, f"{path}:{line}") for line, row in speeds if row.speed_tok_s]
+    empty = (
+        (line, [row.model, row.quantization, str(row.input_length), row.note])
+        for line, row in speeds
+        if not row.speed_tok_s
+    )
+    return runs, [*list_rows_without_figures(path, empty, len(speeds))]
