@@ -96,46 +96,6 @@ def test_vllms_details_give_the_end_to_end_latency_that_the_file_lacks() -> None
     assert "mean_e2el_ms" not in vllm(latencies=[2.0] * 31 + [0.0]).figures  # of fewer than succeeded
 
 
-def test_a_mean_of_zero_is_of_nothing() -> None:
-    known = vllm(mean_tpot_ms=0.0, median_tpot_ms=0.0, p99_tpot_ms=0.0, median_itl_ms=0.0)
-    assert not [key for key in known.figures if key.endswith("_tpot_ms")]
-    assert known.figures["median_itl_ms"] == 0.0
-    assert known.remarks == ("TPOT is 0: it was not measured",)
-
-
-@pytest.mark.parametrize(
-    ("changes", "remark"),
-    [
-        ({"failed": 3}, "3 requests failed"),
-        ({"failed": None, "completed": 30}, "2 of 32 requests are not among the successful ones"),
-    ],
-)
-def test_failed_requests_are_told(changes: dict[str, Any], remark: str) -> None:
-    assert vllm(**changes).remarks == (remark,)
-
-
-@loop_over(
-    ("changes", "name"),
-    [
-        ({"model_id": "Qwen/Qwen3-8B-FP8"}, "Qwen3-8B-FP8"),
-        ({"model_id": "/models/Qwen3-8B-FP8/"}, "Qwen3-8B-FP8"),
-        ({"model_id": "Qwen/Qwen3-8B-FP8 (simulated)"}, "Qwen3-8B-FP8"),
-        ({"label": "mine"}, "mine"),
-        ({"model_id": None}, "f"),
-    ],
-)
-def test_vllms_label_or_model_is_the_name(changes: dict[str, Any], name: str) -> None:
-    assert vllm(**changes).name == name
-
-
-def test_a_simulation_of_ours_is_one_without_our_keys() -> None:
-    for run in (vllm(simulated=True), vllm(model_id="m (simulated)")):
-        assert run.simulated
-        assert run.remarks[0].startswith("SIMULATED")
-    for run in (vllm(), vllm(simulated=False), vllm(simulated="no")):
-        assert not run.simulated
-
-
 def test_sglangs_line_renders_to_a_block_with_the_lines_that_it_prints() -> None:
     text = (RESULTS / "sglang_rust.stdout.txt").read_text("utf-8")
     block = text[text.index("====") : text.index("\nResult appended")]
@@ -174,23 +134,6 @@ def test_sglangs_python_client_writes_infinity() -> None:
     assert sglang(**told | {"tag": "mine"}).name == "mine"
 
 
-@pytest.mark.parametrize(("ratio", "asked"), [(1.0, 128), (0.0, None), (0.5, None)])
-def test_sglangs_range_of_lengths_is_no_length(ratio: float, asked: int | None) -> None:
-    assert sglang(random_range_ratio=ratio).load.asked_output_len == asked
-
-
-def test_sglangs_tokens_that_its_text_does_not_have_are_doubted() -> None:
-    assert any("its text has 311296" in remark for remark in sglang().remarks)
-
-
-def test_aiperfs_words_are_vllms_metrics() -> None:
-    known = aiperf()
-    assert known.figures["completed"] == 1024
-    assert known.figures["max_concurrent_requests"] == 256
-    assert (known.load.max_concurrency, known.load.asked_input_len, known.load.requests) == (256, 64, 1024)
-    assert known.remarks[0].startswith("aiperf: its inter_token_latency is TPOT here")
-
-
 def test_aiperfs_duration_is_what_its_rates_are_over() -> None:
     figures = aiperf().figures
     for rate, total in (("request_throughput", "completed"), ("output_throughput", "total_output_tokens")):
@@ -227,16 +170,6 @@ def test_guidellms_own_tpot_and_its_percentiles_of_gaps_stand_nowhere() -> None:
     assert theirs > 9
     assert not [key for key, value in figures.items() if value == theirs]
     assert [key for key in figures if key.endswith("_itl_ms")] == ["mean_itl_ms"]
-
-
-def test_guidellms_sweep_is_a_run_a_rate() -> None:
-    config = GUIDELLM["benchmarks"][0]["config"]
-    rated = benchmark(config={**config, "strategy": {"type_": "constant", "rate": 2.5}})
-    alone = benchmark(config={**config, "strategy": {"type_": "synchronous"}})
-    runs = guidellm_reports.GUIDELLM.read_runs({**GUIDELLM, "benchmarks": [rated, alone, benchmark()]}, "f")
-    assert [(one.source, one.load.request_rate_per_s, one.load.max_concurrency) for one in runs] == [
-        ("f benchmark 1", 2.5, None), ("f benchmark 2", math.inf, 1), ("f benchmark 3", math.inf, 1)
-    ]  # fmt: skip
 
 
 def test_guidellms_summary_serves_where_its_requests_are_a_sample() -> None:

@@ -205,3 +205,39 @@ def test_no_name_commands_a_terminal(
     said = capsys.readouterr()
     for letter in said.out + said.err:
         assert letter in "\n\t" or letter.isprintable(), hex(ord(letter))
+
+
+@loop_over(
+    ("raw", "said"),
+    [
+        ("é ok".encode(), "é ok"),
+        ("é ok".encode("utf-8-sig"), "é ok"),
+        ("é ok".encode("utf-16"), "é ok"),
+        (b"\xfe\xff" + "é ok".encode("utf-16-be"), "é ok"),
+        ("é ok".encode("latin-1"), "é ok"),
+    ],
+)
+def test_a_text_is_read_in_the_encoding_that_it_has(raw: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes(raw)
+    assert json_fields.decode_text(json_fields.read_file(tmp_path / "t"), tmp_path / "t") == said
+
+
+@loop_over(
+    ("raw", "why"),
+    [
+        (b"", "is empty"), (b" \n", "is empty"), (b"\x1f\x8b\x08\0", r"is compressed \(gzip\): unpack it"),
+        (b"PK\x03\x04", r"is compressed \(zip\)"), (b"\x7fELF\0\0", "is a binary file"),
+        (b"\xff\xfea", "begins as utf-16-le and is not valid utf-16-le"),
+    ],
+)  # fmt: skip
+def test_what_is_no_text_says_why(raw: bytes, why: str, tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes(raw)
+    with pytest.raises(UsageError, match=why):
+        json_fields.decode_text(json_fields.read_file(tmp_path / "t"), tmp_path / "t")
+
+
+def test_a_place_that_is_no_file_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file"):
+        json_fields.read_file(tmp_path / "none")
+    with pytest.raises(UsageError, match="not a regular file"):
+        json_fields.read_file(Path("/dev/null"))

@@ -14,26 +14,6 @@ from loadgen.study.importers import result_sources
 RESULTS = Path(__file__).parents[3] / "data" / "results"
 
 
-def test_a_real_report_is_the_same_in_both_forms() -> None:
-    runs = [
-        result_sources.read_sources([str(RESULTS / f"llm_d_0.2.1.{form}")]).reported
-        for form in ("yaml", "json")
-    ]
-    assert [run.figures for run in runs[0]] == [run.figures for run in runs[1]]
-
-
-def test_the_report_of_a_tool_is_read_by_the_tools_words() -> None:
-    (run,) = result_sources.read_sources([str(RESULTS / "llm_d_aiperf_0.2.yaml")]).reported
-    known = {
-        "mean_tpot_ms": 11.7452, "p99_tpot_ms": 13.7627, "mean_ttft_ms": 120.9825, "completed": 500,
-        "median_e2el_ms": 2459.8133, "output_throughput": 1276.2052, "request_throughput": 6.381,
-    }  # fmt: skip
-    assert {key: run.figures[key] for key in known} == pytest.approx(known)
-    assert not [key for key in run.figures if key.endswith("_itl_ms")]
-    assert (run.name, run.load.requests, run.load.max_concurrency) == ("Qwen3-8B", 500, 16)
-    assert run.remarks == ("llm-d: measured by aiperf",)
-
-
 @loop_over(
     ("text", "why"),
     [

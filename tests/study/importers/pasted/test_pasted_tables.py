@@ -18,8 +18,7 @@ from loadgen.base.rule import Severity
 from loadgen.features.roofline import machines
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.importers import result_sources
-from loadgen.study.importers.pasted import page_reader, pasted_tables
-from loadgen.study.importers.pasted.drawn_tables import Grid
+from loadgen.study.importers.pasted import pasted_tables
 from loadgen.study.run_summary import Reported, join_quantization
 from loadgen.study.speed import speed_rows
 from loadgen.study.speed.speed_rows import (
@@ -124,15 +123,6 @@ def test_a_published_page_on_another_machine_is_impossible() -> None:
     assert found[0].findings[0].rule.code == "beyond-roofline"
 
 
-def test_prompts_sent_at_once_are_a_load_of_their_own() -> None:
-    runs = result_sources.read_sources([str(PUBLISHED / "table_qwen2_throughput.rst")]).reported
-    assert [(run.name, run.load.name, run.figures) for run in runs[:2]] == [
-        ("Qwen1.5-32B-Chat", "100 prompts", {"request_throughput": 6.68, "total_token_throughput": 7343.56}),
-        ("Qwen2-57B-A14B-Instruct", "100 prompts",
-         {"request_throughput": 4.81, "total_token_throughput": 5291.15}),
-    ]  # fmt: skip
-
-
 def test_a_speed_of_an_unknown_formula_is_not_judged_but_where_all_agree() -> None:
     rows = "| Qwen3-8B | 1 | BF16 | 400.0 |\n| Qwen3-8B | 6144 | BF16 | 400.0 |\n"
     page = f"| Model | Input Length | Quantization | Speed (tokens/s) |\n|---|---|---|---|\n{rows}"
@@ -150,136 +140,6 @@ def test_gpus_that_share_a_model_add_up() -> None:
     runs = read(f"{head}| Qwen3-32B | 1 | BF16 | 4 | 100 |\n| Qwen3-32B | 1 | BF16 | 1 | 100 |\n")
     found = audit_runs(runs, machines.find_machine("h20-96gb"), None)
     assert [each.level for each in found] == [Level.VALID, Level.INVALID]
-
-
-SERVED = """| Model | Load | Concurrency | Output tok/s | TTFT (ms) | P99 TTFT (ms) | TPOT (ms) |
-| --- | :---: | ---: | --- | --- | --- | --- |
-| **Qwen3-8B-FP8** | high | 8 | 298.07 | 495.44 | 800 | 22.59 |
-|  | low | 1 | 111.15 | 23.06 | 30 ms | 8.88 |
-"""
-KEYS = ("output_throughput", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms")
-WANTED = [
-    ("Qwen3-8B-FP8", "high", 8, dict(zip(KEYS, (298.07, 495.44, 800.0, 22.59), strict=True))),
-    ("Qwen3-8B-FP8", "low", 1, dict(zip(KEYS, (111.15, 23.06, 30.0, 8.88), strict=True))),
-]
-NUMBERED = SERVED.replace("| Model", "| # | Model").replace("| ---", "| --- | ---", 1)
-
-
-def as_html(page: str) -> str:
-    lines = [line.strip("|").split("|") for line in page.splitlines() if "---" not in line]
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in line)}</tr>" for line in lines)
-    return f"<p>x</p><table class=a>{body}</table>"
-
-
-@loop_over(
-    "page",
-    [
-        SERVED,
-        as_html(SERVED),
-        as_html(SERVED).replace("<tr>", "\n<tr>\n").replace("<td>", "\n  <td align='right'>\n"),
-        "".join(f"> {line}\n" for line in SERVED.splitlines()),
-        f"```\n{SERVED}```\n",
-        SERVED.replace("\n", "\r\n"),
-        "\n".join(f"\x1b[32m{line}\x1b[0m" for line in SERVED.splitlines()),
-        SERVED.replace("Output tok/s", "Throughput (tok/s)").replace("TTFT (ms)", "TTFT (mean, ms)", 1),
-        SERVED.replace("Model | Load", "model | scenario").replace("**", "`"),
-        SERVED.replace("Output tok/s", "tok/s"),
-        SERVED.replace("298.07", "298.07 t/s").replace("Concurrency", "Batch size"),
-        NUMBERED.replace("| **", "| 1 | **").replace("|  |", "| 2 |  |"),
-    ],
-)
-def test_a_table_with_a_load_column_is_a_run_a_row(page: str) -> None:
-    page = page.replace("TTFT (mean, ms)", "Mean TTFT (ms)")
-    runs = [(run.name, run.load.name, run.load.max_concurrency, run.figures) for run in read(page)]
-    assert runs == WANTED
-    found = audit_runs(read(page), machines.find_machine("jetson-thor"), None)
-    assert [each.level for each in found] == [Level.INVALID] * 2
-
-
-@pytest.mark.parametrize(
-    "sheet",
-    [
-        "Model,Load,Concurrency,tok/s,TTFT (ms),P99 TTFT (ms),TPOT (ms)\n"
-        "Qwen3-8B-FP8,high,8,298.07,495.44,800,22.59\nQwen3-8B-FP8,low,1,111.15,23.06,30,8.88\n",
-        "Model;Load;Concurrency;Output tok/s;TTFT (s);P99 TTFT (ms);TPOT (ms)\n"
-        "Qwen3-8B-FP8;high;8;298,07;0,49544;800,0;22,59\nQwen3-8B-FP8;low;1;111,15;0,02306;30,0;8,88\n",
-        "Model,Quantization,Scenario,Throughput (tok/s),Mean TTFT (ms),TTFT P99 (ms),TPOT (ms),Users\n"
-        "Qwen3-8B,FP8,high,298.07,495.44,800,22.59,8\nQwen3-8B,FP8,low,111.15,23.06,30,8.88,1\n",
-    ],
-)
-def test_a_sheet_is_read_as_a_table_is(sheet: str, tmp_path: Path) -> None:
-    path = tmp_path / "sheet.csv"
-    path.write_text(sheet, "utf-8")
-    runs = result_sources.read_sources([str(path)]).reported
-    assert [(run.name, run.load.name, run.load.max_concurrency, run.figures) for run in runs] == WANTED
-
-
-ROWS = "m | 1 | 100 | 50\nm | 64 | OOM | OOM\nm | 128 | - | -\nm | 256 | 超时 | 超时\n"
-EMPTY = {
-    "rows.md": "Model | Concurrency | tok/s | TTFT (ms)\n--|--|--|--\n" + ROWS,
-    "rows.csv": "Model,Concurrency,tok/s,TTFT (ms),TPOT (ms)\n"
-    + "".join(f"{row},{row.rpartition(',')[2]}\n" for row in ROWS.replace(" | ", ",").splitlines()),
-    "ladder.md": "Model | Input Length | Speed (tokens/s)\n--|--|--\nm | 1 | 100\nm | 6144 | OOM\n",
-    "ladder.csv": "model,backend,gpu,input_length,quantization,gpu_num,speed_tok_s,note\n"
-    "m,vLLM,H20,1,BF16,1,100,\nm,vLLM,H20,6144,BF16,1,,OOM\n",
-}
-ROWS_NAMED = "line {} (m, 64, OOM), line {} (m, 128, -), line {} (m, 256, 超时)"
-
-
-@pytest.mark.parametrize(
-    ("name", "named"),
-    [
-        ("rows.md", "3 of 4 rows of a table have no figures: " + ROWS_NAMED.format(4, 5, 6)),
-        ("rows.csv", "3 of 4 rows of a table have no figures: " + ROWS_NAMED.format(3, 4, 5)),
-        ("ladder.md", "1 of 2 rows of a table have no figures: line 4 (m, 6144, OOM)"),
-        ("ladder.csv", "1 of 2 rows of a table have no figures: line 3 (m, BF16, 6144, OOM)"),
-    ],
-)
-def test_rows_without_a_figure_are_named_and_cost_no_other(name: str, named: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(EMPTY[name], "utf-8")
-    found = result_sources.read_sources([str(tmp_path / name)])
-    assert (len(found.reported), found.errors) == (1, (f"{tmp_path / name}: {named}",))
-
-
-def test_a_table_without_a_model_is_of_the_heading_above() -> None:
-    table = (
-        "| Load | tok/s | TPOT (ms) |\n|---|---|---|\n| high | 298.07 | 22.59 |\n| low | 111.15 | 8.88 |\n"
-    )
-    runs = read(f"# Thor\n## Qwen3-8B FP8\n{table}\n## Qwen3-8B (vLLM)\n\n{table}")
-    assert [(run.name, run.checkpoint, run.load.name, run.engine) for run in runs] == [
-        ("Qwen3-8B-FP8", "Qwen3-8B-FP8", "high", ""),
-        ("Qwen3-8B-FP8", "Qwen3-8B-FP8", "low", ""),
-        ("Qwen3-8B", "Qwen3-8B", "high", "vLLM"),
-        ("Qwen3-8B", "Qwen3-8B", "low", "vLLM"),
-    ]
-
-
-@loop_over(
-    "page",
-    [
-        "| Flag | Meaning |\n|---|---|\n| --seed | 0 |\n",
-        "| Model | Size |\n|---|---|\n| Qwen3-8B | 8.2 |\n",
-        "| Name | tok/s |\n|---|---|\n| a | fast |\n| b | - |\n",
-        "| Speed |\n|---|\n| 3 |\n",
-        "<table><tr><td>Model</td><td>tok/s</td></tr></table>",
-        "+---+\n| a |\n+---+\n",
-        "+---+---+\n+---+---+\n",
-        "| Model | TTFT |\n|---|---|\n| Qwen3-8B | 30 |\n",  # of no unit
-        "| Mean TTFT (ms) | Qwen3-8B | Qwen3-8B-FP8 |\n|---|---|---|\n| 8 users | 90.5 | 70.5 |\n",
-        "| Output throughput (tok/s) | 1 | 8 |\n|---|---|---|\n| 1 | 90 | 600 |\n",
-        "",
-    ],
-)
-def test_a_table_of_something_else_has_no_runs(page: str) -> None:
-    assert read(page) == []
-
-
-def test_a_cell_that_spans_rows_or_columns_is_in_each() -> None:
-    head = "<table><tr><th>a</th><th>b</th><th>c</th></tr>"
-    page = f"{head}<tr><td rowspan=2>1</td><td colspan=2>2</td></tr><tr><td>3</td><td>4</td></tr></table>"
-    (grid,) = page_reader.read_parts(page)
-    assert isinstance(grid, Grid)
-    assert [row.cells for row in grid.rows] == [("1", "2", "2"), ("1", "3", "4")]
 
 
 def test_a_row_is_found_again_by_its_line() -> None:
@@ -305,17 +165,6 @@ def test_no_table_takes_long(piece: str) -> None:
             read(f"# Qwen3-8B\n<table><tr><td>Model<td>tok/s<tr>{piece * (length // len(piece))}")
 
     hold_linear(read_rows, 300_000)
-
-
-@pytest.mark.parametrize("title", ["Output tok/s", "output tokens/s", "Out tok/s", "Output (tok/s)"])
-def test_a_speed_of_output_is_not_that_of_all_tokens(title: str) -> None:
-    page = (
-        f"| Model | Req/s | {title} | Total tok/s |\n|---|---|---|---|\n| Qwen3-8B | 0.51 | 131.2 | 652.1 |\n"
-    )
-    for whole in (page, page.replace(" Total tok/s |", " x |").replace(" 652.1 |", " a |")):
-        (run,) = read(whole)
-        assert run.figures["output_throughput"] == 131.2
-        assert run.figures.get("total_token_throughput", 652.1) == 652.1
 
 
 @pytest.mark.parametrize(
