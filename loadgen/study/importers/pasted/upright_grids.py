@@ -45,40 +45,56 @@ ENGINES = ("Transformers", "vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "LMDep
 
 def turn_upright(grid: Grid) -> Grid:
     """Return a table with a row a run: turned if its first column has figures' titles, statistics joined."""
-    if len(grid.titles) < 2 or not grid.rows:
-        return grid
-    grid = _join_heads(grid)
-    if not grid.rows:
+    grid = _join_heads(grid) if len(grid.titles) > 1 and grid.rows else grid
+    if len(grid.titles) < 2 or not 0 < len(grid.rows) <= _MOST_METRICS:
         return grid
     if is_measured(read_column(grid.titles[0]).key) and all(map(_is_thing, grid.titles[1:])):
         # One figure, named in its corner, over models or loads: it is not read.
         return replace(grid, titles=("", *grid.titles[1:]))
-    if len(grid.rows) <= _MOST_METRICS:
-        grid = _turn_ranks(grid) or gather_ranks(grid) or grid
+    measured = any(is_measured(key) for key in _list_keys(grid))
+    turned = grid if measured else _turn(grid)
+    return _gather_ranks(turned) or turned
+
+
+def _list_keys(grid: Grid) -> list[str]:
+    return [column.key for column in read_columns(grid.titles, [row.cells for row in grid.rows])]
+
+
+def _turn(grid: Grid) -> Grid:
+    """Return a table whose first column has figures' titles with its columns as rows; any other unchanged.
+
+    Of the columns those of a change and those that say the same of all are left out.
+    """
     table = [row.cells for row in grid.rows]
-    measured = any(is_measured(column.key) for column in read_columns(grid.titles, table))
-    if measured or len(table) > _MOST_METRICS:
-        return grid
     first = 2 if translate_title(grid.titles[1]).lower().strip() in _UNITS else 1
     metrics = [f"{cells[0]} ({cells[1]})" if first == 2 and cells[1].strip() else cells[0] for cells in table]
+    ranked = any(map(_find_rank, grid.titles[first:]))
+    if ranked and grid.titles[0].lower() in _CORNERS:
+        metrics = [*map(_name_nvidias, metrics)]
     known = [read_column(metric, cells[first:]).key for metric, cells in zip(metrics, table, strict=True)]
     if not any(map(is_measured, known)):
         return grid
-    ranked = [_find_rank(title) for title in grid.titles[first:]]
     kept = [
         at
         for at in range(first, len(grid.titles))
-        if not (_is_one_word(grid, at) or (_find_rank(grid.titles[at]) and not all(ranked)))
+        if not _is_one_word(grid, at)
         and not (_CHANGE.search(grid.titles[at]) and all(_RELATIVE.fullmatch(cells[at]) for cells in table))
     ]
     # A column that is headed by a word for any figure has no name.
     titles = (grid.titles[at] for at in kept)
     labels = ["" if translate_title(title).lower().strip() in _PLAIN else title for title in titles]
     rows = (
-        Row(grid.rows[0].line - 1, (label, *(cells[at] for cells in table)), at + 1)
+        Row(grid.first, (label, *(cells[at] for cells in table)), at + 1)
         for at, label in zip(kept, labels, strict=True)
     )
     return Grid((_title_labels(grid.titles[0], labels), *metrics), tuple(rows), grid.first, grid.last)
+
+
+def _name_nvidias(metric: str) -> str:
+    """Return a metric of NVIDIA's clients by its definition here."""
+    plain = _COUNTED.sub("", " ".join(metric.lower().split()))
+    name, bracket, unit = plain.partition(" (")
+    return _NVIDIA.get(plain, f"{_NVIDIA[name]}{bracket}{unit}" if name in _NVIDIA else metric)
 
 
 def name_left_out(grid: Grid, upright: Grid) -> list[str]:
@@ -118,34 +134,7 @@ def _is_one_word(grid: Grid, at: int) -> bool:
     return len(cells) == 1 < len(grid.rows) and not any(map(str.isdigit, cells.pop()))
 
 
-def _turn_ranks(grid: Grid) -> Grid | None:
-    """Return the statistics of one run, a column each as genai-perf and aiperf print them, as one row."""
-    titles = grid.titles
-    ranks = {at: rank for at, title in enumerate(titles) if at and (rank := _find_rank(title))}
-    others = [at for at in range(1, len(titles)) if at not in ranks and titles[at].lower() not in _COUNTS]
-    if not ranks or len({*ranks.values()}) < len(ranks) or not all(_is_one_word(grid, at) for at in others):
-        return None
-    metrics = [row.cells[0] for row in grid.rows]
-    if titles[0].lower() in _CORNERS:  # a metric of NVIDIA's clients, by its definition here
-        for at, metric in enumerate(metrics):
-            plain = _COUNTED.sub("", " ".join(metric.lower().split()))
-            name, bracket, unit = plain.partition(" (")
-            of_name = f"{_NVIDIA[name]}{bracket}{unit}" if name in _NVIDIA else metric
-            metrics[at] = _NVIDIA.get(plain, of_name)
-    cells = [{rank: row.cells[at] for at, rank in ranks.items()} for row in grid.rows]
-    row = _title_ranks(zip(metrics, cells, strict=True))
-    if not any(is_measured(read_column(title, [cell]).key) for title, cell in row):
-        return None
-    named_cells = [("load", ""), *row]  # of which no such table says more
-    return Grid(
-        tuple(title for title, _ in named_cells),
-        (Row(grid.first, tuple(cell for _, cell in named_cells)),),
-        grid.first,
-        grid.last,
-    )
-
-
-def gather_ranks(grid: Grid) -> Grid | None:
+def _gather_ranks(grid: Grid) -> Grid | None:
     """Return a table whose rows are statistics with one row for each run; None of any other.
 
     One column names them (`Stat`, evalscope's `Percentile`). What stands before it is the run's, as are
