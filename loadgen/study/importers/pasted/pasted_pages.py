@@ -249,14 +249,12 @@ def _name_flags(given: Mapping[str, str]) -> dict[str, str]:
 _LONGEST_COMPARED = 2000  # characters of a line
 _SHOWN = 60  # of the words in a row's name
 _MOST_BETWEEN = 200  # lines between two results, the nearest
-_ANY_TAG = re.compile(r"</?[A-Za-z!][^<>]{0,300}>")
 _MARKS = re.compile(
     r"\s{0,20}(?:>\s?)*(?:#{1,6}\s|\d{1,3}[.)]\s|\.\.\s(?:[\w-]+::\s)?|//+|;+|={3,}\s|:::+|%+\s?)*"
 )
 _CAPTION = re.compile(
     r"\W{0,3}(?:table|tab|figure|fig|listing|tabelle|tableau|tabla|表|图|図)\W{0,3}\d", re.IGNORECASE
 )
-_LINK = re.compile(r"!?\[([^\[\]]{1,200})\]\([^()]{0,300}\)")
 _FENCE = re.compile(r"[`~]{3,}\s*(?:[{.]*(\w*)[}]?)")
 # What a fence's text is written in: any other word of its first line is a name.
 _LANGUAGES = frozenset({
@@ -307,12 +305,9 @@ def _read_own(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
         fence = _FENCE.match(plain.strip())
         if fence is not None:
             plain = plain.strip()[fence.end() :] if fence[1].lower() in _LANGUAGES else plain.strip("`~ \t")
-        plain = _LINK.sub(r"\1", plain)
-        plain = _ANY_TAG.sub(" ", plain)
-        mark = _MARKS.match(plain)
-        plain = " ".join(plain[mark.end() if mark is not None else 0 :].split())
+        plain = " ".join(headings.strip_marks(_MARKS.sub("", plain, count=1)).split())
         if key := labels.strip_run(plain):
-            yield key, secrecy.hide_secrets(re.sub(r"\*\*|__|`", "", plain).strip("-+*_:\uff1a. "))
+            yield key, secrecy.hide_secrets(plain.strip("-+*_:\uff1a. "))
 
 
 def _choose_words(paths: Iterable[tuple[str, ...]], shown: dict[str, str]) -> dict[tuple[str, ...], str]:

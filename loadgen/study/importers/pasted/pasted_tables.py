@@ -121,16 +121,13 @@ def read_sheet(grid: Grid, path: Path) -> TableRows:
 
 def _join_parts(above: Grid, below: Grid) -> Grid | None:
     """Join two tables of one run each, with other figures of it, as ais_bench's; None of any others."""
-    keys = [
-        {column.key for column in read_columns(grid.titles, [grid.rows[0].cells])}
-        for grid in (above, below)
-        if len(grid.rows) == 1
-    ]
-    if len(keys) < 2 or above.rows[0].cells[0] or below.rows[0].cells[0]:
+    if any(len(grid.rows) != 1 or grid.rows[0].cells[0] for grid in (above, below)):
         return None
-    if not all(any(map(is_measured, own)) for own in keys) or any(
-        is_measured(key) for key in keys[0] & keys[1]
-    ):
+    own, others = (
+        {each.key for each in read_columns(grid.titles, [grid.rows[0].cells]) if is_measured(each.key)}
+        for grid in (above, below)
+    )
+    if not (own and others) or own & others:
         return None
     cells = (*above.rows[0].cells, *below.rows[0].cells[1:])
     return Grid(
