@@ -1,4 +1,4 @@
-"""What is read of each file of another client, page and table, as it is stored.
+"""What is read of each file of another client, page and table, and what an audit finds, as it is stored.
 
 `python tests/builders/read_results.py` stores it again in tests/study/importers/read_results.json: review the
 diff. One more file in a folder of FOLDERS is one more there, as is one more case in a file of CASES: a line
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.base.errors import UsageError
+from loadgen.study.audit.findings import audit_runs
 from loadgen.study.compare import run_groups
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources
@@ -94,11 +95,14 @@ def _read_path(path: Path, below: Path) -> list[Any]:
     except UsageError as error:
         found = Sources((), (str(error),))
     runs: list[Any] = []
-    for run, row in zip(found.reported, run_groups.name_rows(found.reported), strict=True):
+    rows, audited = run_groups.name_rows(found.reported), audit_runs(found.reported, None, None)
+    for run, row, audit in zip(found.reported, rows, audited, strict=True):
         facts = {fact: value for fact in _FACTS if (value := getattr(run, fact))}
         load = {key: value for key, value in run.load.json().items() if value is not None}
         told = {} if row == run.name else {"row": row}  # its name among the others of the file
-        runs.append({"source": run.source.rpartition("/")[2], **told, **facts, "load": load})
+        findings = {each.rule.code: each.evidence for each in audit.findings}
+        doubts = {"verdict": audit.verdict, "findings": findings} if findings else {}
+        runs.append({"source": run.source.rpartition("/")[2], **told, **facts, "load": load, **doubts})
     encoded: list[Any] = json.loads(json.dumps([*runs, *found.errors]).replace(f"{below}/", ""))
     return encoded
 

@@ -468,10 +468,6 @@ LINE: dict[str, Any] = {
     "total_input_tokens": 81920, "total_output_tokens": 10240, "mean_e2e_latency_ms": 286.8,
     "mean_ttft_ms": 20.1, "mean_tpot_ms": 2.1, "mean_itl_ms": 5.25, "tag": "Qwen3-8B", "accept_length": 2.5,
 }  # fmt: skip
-TABLE = (
-    "| Model | Concurrency | TTFT (ms) | TPOT (ms) | {title} |\n|---|---|---|---|---|\n"
-    "| Qwen3-8B | 1 | 20.1 | 2.1 | 2.5 |\n"
-)
 
 
 @loop_over(
@@ -479,37 +475,9 @@ TABLE = (
     [
         json.dumps({**FILE, "spec_decode_acceptance_length": 2.5, "spec_decode_acceptance_rate": 50.0}),
         json.dumps(LINE),
-        TABLE.format(title="Accept length"),
-        TABLE.format(title="Acc length"),
-        TABLE.format(title="Acceptance length"),
-        TABLE.format(title="Acceptance Rate"),  # NVIDIA's: tokens accepted a step
     ],
 )
-def test_files_and_tables_state_it_too(content: str, tmp_path: Path) -> None:
+def test_files_state_it_too(content: str, tmp_path: Path) -> None:
     one = audited(tmp_path / "result", content)
     assert one.level is Level.VALID
     assert one.roofline == pytest.approx(0.86, abs=0.03)
-
-
-TABLE = "| Model | Concurrency | TPOT (ms) | {title} |\n|---|---|---|---|\n| {name} | 1 | {tpot} | {cell} |\n"
-
-
-@loop_over(
-    ("name", "title", "cell", "tpot", "codes"),
-    [
-        ("Qwen3-8B + EAGLE3", "Config", "", 2.5, ["draft-not-stated"]),
-        ("Qwen3-8B (MTP)", "Config", "", 2.5, ["draft-not-stated"]),
-        ("Qwen3-8B", "Config", "speculative decoding", 2.5, ["draft-not-stated"]),
-        ("Qwen3-8B", "Spec", "on", 2.5, ["draft-not-stated"]),
-        ("Qwen3-8B", "Spec", "off", 2.5, ["beyond-roofline"]),
-        ("Qwen3-8B", "Config", "no spec decode", 2.5, ["beyond-roofline"]),
-        ("Qwen3-8B", "Config", "plain", 2.5, ["beyond-roofline"]),
-        ("Qwen3-8B + EAGLE3", "Config", "", 0.5, ["beyond-roofline"]),
-        ("Qwen3-8B + EAGLE3", "Config", "", 6.0, []),
-    ],
-)
-def test_a_draft_that_is_named_makes_no_table_impossible(
-    name: str, title: str, cell: str, tpot: float, codes: list[str], tmp_path: Path
-) -> None:
-    one = audited(tmp_path / "page.md", TABLE.format(name=name, title=title, cell=cell, tpot=tpot))
-    assert [each.rule.code for each in one.findings] == codes

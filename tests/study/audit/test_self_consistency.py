@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from random import Random
@@ -14,7 +13,6 @@ import pytest
 from builders.loops import loop_over
 from builders.published_runs import LOAD, loaded, run
 from loadgen import cli
-from loadgen.base.rule import Severity
 from loadgen.report.load_identity import Load
 from loadgen.study.audit.findings import RunFindings, audit_runs
 from loadgen.study.consistency.subject import AuditedRun, Interval
@@ -259,134 +257,9 @@ def test_a_run_that_a_time_ended_has_lost_no_requests(load: dict[str, Any]) -> N
     assert "many-failures" not in found(run(load=loaded(**{"requests": 4000, **load})))
 
 
-VLLM: dict[str, Any] = {
-    "backend": "openai", "model_id": "org/model-8b", "num_prompts": 100, "max_concurrency": 8,
-    "duration": 24.0, "completed": 100, "failed": 0, "total_input_tokens": 25600,
-    "total_output_tokens": 16000, "mean_ttft_ms": 44.1, "median_ttft_ms": 43.0, "p99_ttft_ms": 250.0,
-    "mean_tpot_ms": 11.1,
-}  # fmt: skip
-BLOCK = """
-============ Serving Benchmark Result ============
-Successful requests:                     100
-Benchmark duration (s):                  25.00
-Total input tokens:                      25600
-Total generated tokens:                  16000
-Request throughput (req/s):              4.00
-Mean TTFT (ms):                          {ttft}
-Median TTFT (ms):                        9.00
-P99 TTFT (ms):                           250.00
-==================================================
-"""
-TABLE = (
-    "| Model | Concurrency | tok/s | TTFT (ms) |\n|---|---|---|---|\n| Qwen3-8B | 8 | {speed} | {ttft} |\n"
-)
-LADDER = (
-    "| Model | Input Length | Speed (tok/s) |\n|--|--|--|\n| Qwen3-8B | 1 | 40 |\n| Qwen3-8B | 9 | -4 |\n"
-)
-
-
-def files() -> dict[str, str]:
-    """A file of each form with one impossible figure in it."""
-    guidellm = {"time_to_first_token_ms": {"successful": {"mean": -1.7e12, "median": 9.0}}}
-    aiperf = {
-        "aiperf_version": "1",
-        "request_latency": {"unit": "ms", "avg": 1.0},
-        "time_to_first_token": {"unit": "ms", "avg": -3.0},
-    }
-    return {
-        "vllm.json": json.dumps({**VLLM, "mean_ttft_ms": -1715507074412.1}),
-        "infinite.json": json.dumps({**VLLM, "p99_ttft_ms": math.inf}),
-        "sglang.jsonl": json.dumps({"mean_e2e_latency_ms": 50.0, "mean_ttft_ms": -2.0, "completed": 3}),
-        "guidellm.json": json.dumps({"benchmarks": [{"metrics": guidellm}]}),
-        "aiperf.json": json.dumps(aiperf),
-        "block.txt": BLOCK.format(ttft="-12.00"),
-        "minus.txt": BLOCK.format(ttft="\u221212.00"),
-        "infinite.txt": BLOCK.format(ttft="inf"),
-        "table.md": TABLE.format(speed=640, ttft=-12),
-        "minus.md": TABLE.format(speed=640, ttft="\u22129.5"),
-        "speed.md": TABLE.format(speed=-640, ttft=12),
-        "ladder.md": LADDER,
-        "infinite.md": TABLE.format(speed="inf", ttft=12),
-        "beyond.md": TABLE.format(speed="1e400", ttft=12),
-        "zero.md": TABLE.format(speed=640, ttft="-0.00"),
-        "infinite.csv": "model,tok_s,mean_ttft_ms,mean_tpot_ms\nQwen3-8B,640,∞,5\n",
-        "beyond.csv": "model,tok_s,mean_ttft_ms,mean_tpot_ms\nQwen3-8B,640,1e400,5\n",
-        "zero.csv": "model,tok_s,mean_ttft_ms,mean_tpot_ms\nQwen3-8B,640,-0.00,5\n",
-        "rate.md": "| Model | Acceptance rate | tok/s |\n|--|--|--|\n| Qwen3-8B | 120 % | 40 |\n",
-        "rows.csv": "model,tok_s,mean_ttft_ms,mean_tpot_ms\nQwen3-8B,640,-12,5\n",
-    }
-
-
-@loop_over("name", files())
-def test_an_impossible_figure_is_found_in_every_form(name: str, tmp_path: Path) -> None:
-    audited = audit(tmp_path / name, files()[name])
-    assert [each.level for each in audited].count(Level.INVALID) == 1
-    (worst,) = [each.findings[0] for each in audited if each.level is Level.INVALID]
-    assert worst.rule.code == "impossible-value"
-
-
-def test_a_cell_of_zero_is_left_out_and_named(tmp_path: Path) -> None:
-    (audited,) = audit(tmp_path / "t.md", TABLE.format(speed=640, ttft=0))
-    assert audited.reported.remarks == ("mean_ttft_ms is 0: it was not measured",)
-
-
-@loop_over(
-    ("name", "content"),
-    [
-        ("nan.json", json.dumps({**VLLM, "mean_ttft_ms": math.nan})),
-        ("nan.txt", BLOCK.format(ttft="nan")),
-        ("nan.md", TABLE.format(speed=640, ttft="NaN")),
-        ("nan.csv", "model,tok_s,mean_ttft_ms,mean_tpot_ms\nQwen3-8B,640,NaN,5\n"),
-    ],
-)
-def test_a_figure_that_is_nan_is_suspect(name: str, content: str, tmp_path: Path) -> None:
-    (audited,) = audit(tmp_path / name, content)
-    assert audited.level is Level.SUSPECT
-    (nan,) = [each for each in audited.findings if each.rule.code == "not-a-number"]
-    assert nan.evidence == "mean_ttft_ms: NaN"
-
-
 def test_the_command_above_a_block_may_be_of_another() -> None:
     one = Reported("m", {"completed": 40, "failed": 0}, Load("x", 400), "f", told_by="page")
     assert "many-failures" not in found(one)
-
-
-ALL = "Concurrency,OSL,req/s,Output tok/s,TPOT (ms),TTFT (ms)"
-RATES = "OSL,req/s,Output tok/s,TTFT (ms)"
-ROWS = {
-    "8 at once, as it is": (ALL, "8,128,7.8,998,7.9,15", ()),
-    "more tokens than requests have": (RATES, "128,7.8,2500,15", ("figures-disagree",)),
-    "more at once than the limit": ("Concurrency,Output tok/s,TPOT (ms),TTFT (ms)", "8,2500,8,50",
-        ("beyond-schedule",)),
-    "both": (ALL, "8,128,7.8,2500,8,20", ("figures-disagree", "beyond-schedule")),
-    "an E2EL of more at once": ("Concurrency,req/s,Output tok/s,E2EL (ms)", "8,7.8,998,3000",
-        ("beyond-schedule",)),
-    "shorter answers than asked": (RATES, "1024,7.8,998,15", ()),
-    "1k that is 1024": (RATES, "1000,10,10240,15", ()),
-    "a throughput of all tokens": ("Concurrency,ISL,OSL,req/s,Throughput (tok/s),TPOT (ms)",
-        "8,1024,128,7.2,8300,8", ()),
-    "a batch at full speed": ("Batch size,Output tok/s,TPOT (ms),TTFT (ms)", "8,1000,8,20", ()),
-    "an open loop": ("Request rate,OSL,Output tok/s,TPOT (ms),TTFT (ms)", "8,128,1024,20,50", ()),
-    "seconds as ms": (ALL, "8,128,7.2,921,0.008,0.052", ("figures-disagree",)),
-    "TTFT in seconds, of a full loop": (ALL, "64,128,20,2560,16,1.05", ("figures-disagree",)),
-    "TTFT in seconds": (ALL, "8,128,7.2,921,8.1,0.052", ("figures-disagree",)),
-    "a loop that was not held": (ALL, "64,128,7.2,921,8.1,30", ()),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", ["md", "csv"])
-@pytest.mark.parametrize("form", ROWS)
-def test_the_figures_of_a_row_are_held_against_each_other(form: str, kind: str, tmp_path: Path) -> None:
-    titles, row, codes = ROWS[form]
-    columns = len(titles.split(",")) + 1
-    lines = [f"Model,{titles}", f"Qwen3-8B,{row}"]
-    if kind == "md":
-        lines = [f"| {line.replace(',', ' | ')} |" for line in lines]
-        lines.insert(1, "|---" * columns + "|")
-    (audited,) = audit(tmp_path / f"page.{kind}", "\n".join(lines) + "\n")
-    rules = [finding.rule for finding in audited.findings]
-    assert [rule.code for rule in rules if rule.severity is Severity.INVALID] == [*codes]
-    assert (audited.level is Level.INVALID) is bool(codes)
 
 
 def serve_closed_loop(seed: int) -> Reported:
@@ -454,18 +327,3 @@ def test_a_share_of_many_times_the_roofline_keeps_its_column(
     assert cli.main(["audit", str(page), "--hardware", "jetson-thor"]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  1 at a time"))
     assert line.split()[4:] == ["1e+05", "-", "0.01", ">999×", "INVALID", "beyond-roofline"]
-
-
-def test_random_lengths_of_a_namespace_are_not_those_of_sharegpt(tmp_path: Path) -> None:
-    rows = {
-        "Successful requests:": 100, "Benchmark duration (s):": "10.00", "Total input tokens:": 21000,
-        "Total generated tokens:": 9000, "Mean TTFT (ms):": "80.00", "Mean TPOT (ms):": "12.00",
-    }  # fmt: skip
-    lines = "".join(f"{label:<41}{figure}\n" for label, figure in rows.items())
-    block = f"{' Serving Benchmark Result '.center(50, '=')}\n{lines}{'=' * 50}\n"
-    lengths = "random_input_len=1024, random_output_len=128, sharegpt_output_len=None, num_prompts=100"
-    for data_set, asked in (("sharegpt", None), ("random", 128)):
-        page = f"Namespace(dataset_name='{data_set}', {lengths})\n{block}"
-        (audited,) = audit(tmp_path / f"{data_set}.md", page)
-        assert audited.reported.load.asked_output_len == asked
-        assert ("answers-short" in {finding.rule.code for finding in audited.findings}) is (asked is not None)
