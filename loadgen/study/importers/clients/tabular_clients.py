@@ -17,7 +17,7 @@ from loadgen.study import labels
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.json_fields import ClientFormat, find_value, read_count, read_word
 from loadgen.study.importers.pasted import pasted_tables
-from loadgen.study.importers.pasted.drawn_tables import Grid, Row
+from loadgen.study.importers.pasted.page_reader import Grid, Row
 from loadgen.study.importers.pasted.pasted_tables import format_cell
 from loadgen.study.run_summary import Reported, shorten_name
 

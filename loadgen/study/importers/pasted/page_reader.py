@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from html.parser import HTMLParser
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from loadgen.study.importers.pasted import drawn_tables
-from loadgen.study.importers.pasted.drawn_tables import MOST_COLUMNS, Grid, Row, check_size
+from loadgen.base.errors import UsageError
 from loadgen.study.importers.pasted.headings import (
     BOLD_LEVEL,
     ITEM_LEVEL,
@@ -50,6 +50,33 @@ _MARKDOWN = MarkdownIt("zero", {"html": True}).enable(
     ["blockquote", "code", "fence", "heading", "html_block", "lheading", "list", "hr", "table"]
 )
 _IN_CODE = MarkdownIt("zero").enable("table")
+
+_MOST_CELLS = 50_000  # of a page
+_MOST_COLUMNS = 40
+_LONGEST = 2000  # characters of a line
+# A terminal's corners, rules and sides, as the signs that everyone else draws with.
+_SIGNS = {
+    **dict.fromkeys(map(ord, "┏┌╭╔╒┳┬╦╤┓┐╮╗╕┡├╞╟╠┢╇┼╪╫╬╈┩┤╡╢╣┪└┗╰╚╘┴┻╩╧┘┛╯╝╛"), "+"),
+    **dict.fromkeys(map(ord, "─━"), "-"), ord("═"): "=", **dict.fromkeys(map(ord, "│┃║"), "|"),
+}  # fmt: skip
+_RULE_ABOVE = re.compile(r"\s*\+(?:[-=]{2,}\+)+\s*")
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One row of a table: its line in the page, from 1, and a cell for each column."""
+
+    line: int
+    cells: tuple[str, ...]
+    column: int = 0  # of the page's table, from 1, where a row is a column there
+
+
+class Grid(msgspec.Struct, frozen=True):
+    """A table: the titles of its columns, its rows, and the lines from its first to its last."""
+
+    titles: tuple[str, ...]
+    rows: tuple[Row, ...]
+    first: int
+    last: int
 
 
 class Surroundings(msgspec.Struct, frozen=True):
@@ -103,8 +130,8 @@ def _lift_results(lines: Sequence[str]) -> tuple[list[str], list[int], list[Past
         if is_of_blocks:
             line, at = _lift_blocks(lines, begin, lifted)
             in_fence = in_fence is not bool(_FENCE.match(line))
-        elif (grid := drawn_tables.read_table(lines, begin)) is not None:
-            check_size(cells := cells + 1 + len(grid.rows) * len(grid.titles))
+        elif (grid := _read_drawn(lines, begin)) is not None:
+            _check_size(cells := cells + 1 + len(grid.rows) * len(grid.titles))
             line, at = _mark(len(lifted)) if grid.titles else "", grid.last
             lifted += [grid] if grid.titles else []
         kept.append(line)
@@ -151,6 +178,67 @@ def _find_end(line: str) -> re.Match[str] | None:
     """Find the rule that closes a block, or the title of the next one, whichever is first."""
     found = [match for match in (RULE.search(line), HEADER.search(line)) if match is not None]
     return min(found, key=lambda match: match.start(), default=None)
+
+
+def _check_size(cells: int) -> None:
+    """Raise UsageError if a page's tables have over 50,000 cells."""
+    if cells > _MOST_CELLS:
+        raise UsageError(f"its tables have more than {_MOST_CELLS} cells: give it in parts")
+
+
+def _read_drawn(lines: Sequence[str], begin: int) -> Grid | None:
+    """Read the table whose first rule is the line at an index, to its last row; None if none begins there.
+
+    A column goes on below a blank in a rule. One of over 40 columns has no titles.
+    """
+    top = lines[begin][:_LONGEST].translate(_SIGNS).rstrip()
+    if _RULE_ABOVE.fullmatch(top) is None:
+        return None
+    margin = top.index("+")
+    bounds = [at - margin for at, sign in enumerate(top) if sign == "+"]
+    columns = [*pairwise(bounds)] if len(bounds) <= _MOST_COLUMNS + 1 else []
+    titles, rows, section = list[Row](), list[Row](), list[Row]()  # the section is below the last rule
+    spanned = [False] * len(columns)
+    end, last = begin + 1, min(len(lines), begin + _MOST_CELLS)
+    while end < last:
+        line = lines[end][:_LONGEST].translate(_SIGNS)[margin:].rstrip()
+        if line[:1] not in ("+", "|") or (line[0] == "+" and not section):
+            break
+        end += 1
+        cells = [line[left + 1 : right].strip() for left, right in columns]
+        if line[0] == "|":
+            split = [cell.strip() for cell in line[1:].removesuffix("|").split("|")]
+            cells = split if len(split) == len(cells) else cells  # else a bar stands in one
+            if section and not (titles and _begins_row(section[-1].cells, cells)):
+                section[-1] = _join_below(section[-1], cells)
+            else:
+                section.append(Row(end, tuple(cells)))
+        elif titles:
+            rows += _fill_spanned(section, rows[-1].cells if rows else (), spanned)
+            section, spanned = [], [not cell.strip("+") for cell in cells]
+        else:
+            titles, section = section, []
+    return Grid(titles[0].cells if titles else (), (*rows, *section), begin + 1, end)
+
+
+def _begins_row(above: Sequence[str], cells: Sequence[str]) -> bool:
+    """Whether cells below a row are a row of their own: below its first number stands another."""
+    numbered = (cell[:1].isdigit() for over, cell in zip(above, cells, strict=True) if over[:1].isdigit())
+    return next(numbered, False)
+
+
+def _join_below(row: Row, cells: Sequence[str]) -> Row:
+    joined = (f"{old} {cell}".strip() for old, cell in zip(row.cells, cells, strict=True))
+    return Row(row.line, tuple(joined))
+
+
+def _fill_spanned(section: Sequence[Row], above: Sequence[str], spanned: Sequence[bool]) -> list[Row]:
+    """Return rows without escapes; an empty cell of the first is that above where the rule is blank."""
+    rows = [Row(row.line, tuple(_ESCAPED.sub(r"\1", cell) for cell in row.cells)) for row in section]
+    if above:
+        over = zip(rows[0].cells, above, spanned, strict=True)
+        rows[0] = Row(rows[0].line, tuple(cell or (old if goes_on else "") for cell, old, goes_on in over))
+    return rows
 
 
 class _PageReader(HTMLParser):
@@ -356,7 +444,7 @@ class _PageReader(HTMLParser):
         rows = list[Row]()
         for row in _spread_cells(self._table or []):
             self._count += len(row.cells)
-            check_size(self._count)
+            _check_size(self._count)
             rows += [row] if row.cells else []
         self._table = None
         if any(_LIFTED.search(cell) for row in rows for cell in row.cells):
@@ -391,7 +479,7 @@ def _spread_cells(rows: Iterable[tuple[int, Sequence[_Cell]]]) -> Iterator[Row]:
                 left, above = spanning[len(spread)]
                 spanning[len(spread)] = left - 1, above
                 spread.append(above)
-            for _ in range(min(across, MOST_COLUMNS - len(spread))):
+            for _ in range(min(across, _MOST_COLUMNS - len(spread))):
                 spanning[len(spread)] = down - 1, text
                 spread.append(text)
         yield Row(line, tuple(spread) if cells else ())

@@ -18,9 +18,8 @@ from loadgen.report.load_identity import Load
 from loadgen.study import labels
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.pasted import headings, pasted_blocks
-from loadgen.study.importers.pasted.drawn_tables import Grid
 from loadgen.study.importers.pasted.headings import Outline, PageLine
-from loadgen.study.importers.pasted.page_reader import PastedBlock, Surroundings, read_parts
+from loadgen.study.importers.pasted.page_reader import Grid, PastedBlock, Surroundings, read_parts
 from loadgen.study.importers.pasted.pasted_blocks import LAST_LINE
 from loadgen.study.importers.pasted.upright_grids import ENGINES
 from loadgen.study.run_summary import Reported, describe_simulation, find_unnamed_preset, shorten_name

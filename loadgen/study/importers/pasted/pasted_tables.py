@@ -24,9 +24,8 @@ from loadgen.study.importers.pasted import (
     pasted_pages,
     row_figures,
 )
-from loadgen.study.importers.pasted.drawn_tables import Grid, Row
 from loadgen.study.importers.pasted.numbers import parse_decimal, parse_mean, parse_whole
-from loadgen.study.importers.pasted.page_reader import Surroundings
+from loadgen.study.importers.pasted.page_reader import Grid, Row, Surroundings
 from loadgen.study.importers.pasted.row_figures import (
     LENGTHS,
     RATE,

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from loadgen.features.roofline import machines
 from loadgen.study.importers.pasted import headings
-from loadgen.study.importers.pasted.drawn_tables import Grid, Row
 from loadgen.study.importers.pasted.numbers import parse_cell, translate_title
+from loadgen.study.importers.pasted.page_reader import Grid, Row
 from loadgen.study.importers.pasted.row_figures import is_measured, read_column, read_columns
 
 _MOST_METRICS = 200
