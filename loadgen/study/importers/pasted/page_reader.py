@@ -20,7 +20,6 @@ from loadgen.study.importers.pasted.headings import (
     BOLD_LEVEL,
     ITEM_LEVEL,
     PageLine,
-    Subject,
     strip_marks,
 )
 from loadgen.study.importers.pasted.pasted_blocks import HEADER, RULE
@@ -77,17 +76,6 @@ class Grid(msgspec.Struct, frozen=True):
     rows: tuple[Row, ...]
     first: int
     last: int
-
-
-class Surroundings(msgspec.Struct, frozen=True):
-    """What stands between a result and the one above it."""
-
-    subject: Subject = Subject()  # a result has nothing of those above it below other headings
-    lines: Sequence[str] = ()  # without what is read from them
-    commands: tuple[dict[str, str] | None, ...] = ()  # the labels of each kind of command; None without one
-    asked: dict[str, str] = {}  # what the benchmark's command requests, by our names
-    heading: str = ""  # the nearest, whatever it names
-    engine: str = ""  # in a heading
 
 
 class PastedBlock(msgspec.Struct):

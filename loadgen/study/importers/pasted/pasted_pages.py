@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from loadgen.base import secrecy
@@ -18,8 +19,8 @@ from loadgen.report.load_identity import Load
 from loadgen.study import labels
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.pasted import headings, pasted_blocks
-from loadgen.study.importers.pasted.headings import Outline, PageLine
-from loadgen.study.importers.pasted.page_reader import Grid, PastedBlock, Surroundings, read_parts
+from loadgen.study.importers.pasted.headings import Outline, PageLine, Subject
+from loadgen.study.importers.pasted.page_reader import Grid, PastedBlock, read_parts
 from loadgen.study.importers.pasted.pasted_blocks import LAST_LINE
 from loadgen.study.importers.pasted.upright_grids import ENGINES
 from loadgen.study.run_summary import Reported, describe_simulation, find_unnamed_preset, shorten_name
@@ -33,6 +34,17 @@ _VERDICT = re.compile(r"[\s>#*]{0,20}verdict: (SIMULATED, )?(VALID|SUSPECT|INVAL
 _REFERENCE = re.compile(r"&#[xX]?[0-9a-fA-F]{8,}+;?")  # no character has such a number
 Found = TypeVar("Found", PastedBlock, Grid)
 _ENGINES = {"sglang": "SGLang", "vllm": "vLLM", "lmdeploy": "LMDeploy", "trt": "TensorRT-LLM"}
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """What stands between a result and the one above it."""
+
+    subject: Subject = Subject()  # a result has nothing of those above it below other headings
+    lines: Sequence[str] = ()  # without what is read from them
+    commands: tuple[dict[str, str] | None, ...] = ()  # the labels of each kind of command; None without one
+    asked: dict[str, str] = {}  # what the benchmark's command requests, by our names
+    heading: str = ""  # the nearest, whatever it names
+    engine: str = ""  # in a heading
 
 
 def read_page(page: str, path: Path) -> list[Reported]:

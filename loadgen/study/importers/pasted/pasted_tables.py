@@ -6,7 +6,7 @@ import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -25,7 +25,8 @@ from loadgen.study.importers.pasted import (
     row_figures,
 )
 from loadgen.study.importers.pasted.numbers import parse_decimal, parse_mean, parse_whole
-from loadgen.study.importers.pasted.page_reader import Grid, Row, Surroundings
+from loadgen.study.importers.pasted.page_reader import Grid, Row
+from loadgen.study.importers.pasted.pasted_pages import Surroundings
 from loadgen.study.importers.pasted.row_figures import (
     LENGTHS,
     RATE,
@@ -84,7 +85,7 @@ TableRows = tuple[list[Reported], list[str]]  # the runs of tables, and a line o
 def read_tables(text: str, path: Path) -> TableRows:
     """Read every row of a page's tables that has figures; an unreadable cell is a remark.
 
-    Raises UsageError of tables that are too large, and of an ambiguous requested rate.
+    Raises UsageError of tables that are too large.
     """
     places, after = pasted_pages.find_results(text, path, Grid)
     lines = page_reader.split_lines(text)
@@ -162,8 +163,11 @@ class _Table:
     ) -> None:
         self._numeric = NUMERIC | {"max_concurrency"} if is_block else NUMERIC
         self.grid, self.path, self.subject, self.engine = grid, path, place.subject, place.engine
-        self._cells = [row.cells for row in self.grid.rows]
-        self.columns = read_columns(self.grid.titles, self._cells)
+        cells = [row.cells for row in grid.rows]
+        self.columns = read_columns(grid.titles, cells)
+        self.keys = {column.key for column in self.columns}
+        # The columns of labels, and a remark on those of figures that are not read.
+        self.label_columns, self.not_read = find_label_columns(self.columns, grid.titles, cells)
         is_above = not place.heading or place.heading in apart.values()
         self.labels = ({} if is_above else {"heading": place.heading}) | dict(apart)
         titled = ["".join(title.split()) for title in grid.titles]
@@ -172,22 +176,12 @@ class _Table:
         generated = _GENERATED.search(notes)
         self.output_length = int(generated[1]) if generated else GENERATED
 
-    @cached_property
-    def keys(self) -> set[str]:
-        """The keys of its columns."""
-        return {column.key for column in self.columns}
-
-    @cached_property
-    def label_columns(self) -> tuple[list[int], tuple[str, ...]]:
-        """The columns of labels, and a remark on those of figures that are not read."""
-        return find_label_columns(self.columns, self.grid.titles, self._cells)
-
     def read_rows(self) -> TableRows:
         """Return the runs of rows with figures, and a line on the others; neither of any other table.
 
         A table of runs has a column of figures, and a place: a model, a load, a length or a label.
         """
-        named = _PLACES & self.keys or self.subject.model or self.label_columns[0]
+        named = _PLACES & self.keys or self.subject.model or self.label_columns
         if not (named and any(map(is_measured, self.keys))):
             return [], []
         made = (self._make_run(row, facts) for row, facts in self._read_facts())
@@ -201,7 +195,7 @@ class _Table:
         return f"{self.path}:{row.line}" + (f" column {row.column}" if row.column else "")
 
     def _read_labels(self, row: Row, facts: Mapping[str, str]) -> dict[str, str]:
-        named = {self.grid.titles[at] or "label": row.cells[at] for at in self.label_columns[0]}
+        named = {self.grid.titles[at] or "label": row.cells[at] for at in self.label_columns}
         # Counts that are not numbers, as 4k or 1k1k, tell a row from others.
         counts = ((key, facts.get(key, ""), read) for key, read in _COUNTS.items())
         uncounted = {key: cell for key, cell, read in counts if cell and read(cell) is None}
@@ -254,7 +248,7 @@ class _Table:
         return replace(
             run,
             memory_bytes=run.memory_bytes if memory is None else memory,
-            remarks=(*run.remarks, *remarks, *self.label_columns[1]),
+            remarks=(*run.remarks, *remarks, *self.not_read),
             unread=self._read_labels(row, facts),
         )
 
