@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from loadgen.base import untrusted
+from loadgen.base.structs import replace
 from loadgen.host.machine_state import ClockState, GpuUse, MachineState, PowerCap
-from loadgen.host.sensor import HEAT, LIMITS, Absent, PowerSource, Quantity, Queries, Reading, merge_states
+from loadgen.host.sensor import (
+    HEAT,
+    LIMITS,
+    Absent,
+    PowerSource,
+    Quantity,
+    Queries,
+    Reading,
+    Sensor,
+    make_state,
+    merge_states,
+)
 
 _DRIVER = "dev/kfd"  # the device of ROCm: without it no GPU of AMD computes here
 _SOURCE = PowerSource("amdsmi")
@@ -86,7 +98,7 @@ def _pick(fields: object, *names: str) -> float:
     raise ValueError(_UNSUPPORTED)
 
 
-class AmdGpus:
+class AmdGpus(Sensor):
     """The GPUs that amdsmi shows; `amdsmi` is the module, initialised, or a fake of it."""
 
     def __init__(self, amdsmi: Any, first: int = 0) -> None:
@@ -132,7 +144,7 @@ class AmdGpus:
         each = [self._read(where, handle, frozenset(pids)) for where, handle in self.devices.items()]
         return Reading.merge([*each, Reading(missing=self.missing)])
 
-    def read_state(self, pids: Callable[[], Sequence[int]]) -> MachineState:
+    def read_state(self, pids: Sequence[int]) -> MachineState:
         """Read every GPU's clocks, power limit and heat now; `pids` are not used."""
         each = [self._read_state(where, handle) for where, handle in self.devices.items()]
         return merge_states([MachineState(driver=self._read_driver(), missing=self.missing), *each])
@@ -147,7 +159,7 @@ class AmdGpus:
         if pids and (listed := self._sum_listed(queries, handle, pids)):
             queries.values["server_bytes", where] = listed
         # A counter that stands at 0 is one that the card does not have.
-        if joules := self._queries("").get("", partial(self._read_energy, handle)):
+        if joules := queries.get("", partial(self._read_energy, handle)):
             queries.values["energy_j", where] = joules
         self._note_levels(where, queries, handle)
         held = self._read_held_back(where, queries, handle)
@@ -167,22 +179,21 @@ class AmdGpus:
         if self._is_later_partition(handle):
             return MachineState()
         self._note_levels(where, queries, handle)
-        heat, clocks = queries.values.get(("temperature_c", where)), {}
-        for (quantity, what, kind), name in zip(_CLOCKS, ("SM", "memory"), strict=True):
-            now = queries.values.get((quantity, where))
+        state = make_state(Reading(queries.values))
+        for (_, what, kind), name in zip(_CLOCKS, ("SM", "memory"), strict=True):
             most = queries.get(f"greatest {what}", partial(self._read_clock, handle, kind, "max_clk"))
-            if (now, most) != (None, None):
-                clocks[f"{where} {name}"] = ClockState(now_mhz=now, most_mhz=most)
-        caps = self._queries("").get("", partial(smi.amdsmi_get_power_cap_info, handle))
+            if most is not None:
+                now = state.clocks.get(f"{where} {name}", ClockState())
+                state.clocks[f"{where} {name}"] = replace(now, most_mhz=most)
+        caps = queries.get("", partial(smi.amdsmi_get_power_cap_info, handle))
         names = ("power_cap", "default_power_cap", "min_power_cap", "max_power_cap")
         limits = [_read_number(untrusted.read_mapping(caps).get(name)) for name in names]
         now_w, default_w, least_w, most_w = (None if limit is None else limit / _MICRO for limit in limits)
         cap = PowerCap(now_w=now_w, default_w=default_w, least_w=least_w, most_w=most_w)
         use = GpuUse(name=self._read_name(queries, handle), power_w=queries.values.get(("power_w", where)))
-        return MachineState(
-            clocks=clocks,
+        return replace(
+            state,
             power_caps={where: cap} if cap != PowerCap() else {},
-            temperature_c={} if heat is None else {where: heat},
             gpus={where: use},
             missing=queries.missing,
         )

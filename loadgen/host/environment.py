@@ -20,9 +20,13 @@ import msgspec
 
 from loadgen import __version__
 from loadgen.base import untrusted
+from loadgen.base.errors import call_guarded
 from loadgen.base.files import read_system_text
 from loadgen.base.text import GIB
-from loadgen.host import nvml
+from loadgen.host.jetson import Board, find_board
+from loadgen.host.machine_state import MachineState
+from loadgen.host.nvml import find_gpus
+from loadgen.host.sensor import LIMITS, Absent
 
 _PACKAGES = ("numpy", "httpx", "httptools", "msgspec", "pydantic", "transformers")
 _SETTINGS = {
@@ -41,8 +45,7 @@ _COOLING = "sys/class/thermal/cooling_device*"
 # With these drivers `powersave` is the governor's ordinary name: the processor chooses its clock.
 _OWN_CHOICE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 _HELD = 0.9  # of a clock: below it the machine is slower than its data sheet
-_COMMAND_S = 5.0
-_CLOCK = re.compile(r"^(\w+) +MinFreq=(\d+) +MaxFreq=(\d+) +CurrentFreq=(\d+)", re.M)
+_HEAT = " heat"  # ends the names of a GPU's counters of thermal slowdown
 
 
 def describe_machine() -> dict[str, str]:
@@ -78,46 +81,38 @@ def count_usable_cpus() -> int:
 
 
 @contextmanager
-def _start_command(*command: str) -> Iterator[Callable[[float], str]]:
-    """Start a command; yield a function (seconds to wait) → output; the block's end kills it.
-
-    It gets only what it needs of the environment: no key, no hook's GIT_DIR.
-    """
-    needed = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH")
-    env = {name: os.environ[name] for name in needed if name in os.environ}
-    nothing = subprocess.DEVNULL
-    try:
-        started = subprocess.Popen(command, env=env, stdin=nothing, stdout=subprocess.PIPE, stderr=nothing)
-    except (OSError, ValueError):
-        yield lambda timeout_s: ""
-        return
-
-    def read_output(timeout_s: float) -> str:
-        try:
-            output, _ = started.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            return ""
-        return "" if started.returncode else output.decode("utf-8", "replace").strip()
-
-    with started:
-        try:
-            yield read_output
-        finally:
-            started.kill()  # nothing, where it has ended
-
-
-@contextmanager
 def start_git(root: Path = _ROOT) -> Iterator[Callable[[], str]]:
     """Start git; yield a function that waits for the commit we run from, "" for an installed package.
 
-    It has `+dirty` where a tracked file differs. git takes some 20 ms, in which much else can be done.
+    It has `+dirty` where a tracked file differs. git takes some 20 ms, in which much else can be done. Of the
+    environment it gets only what it needs: no key, no hook's GIT_DIR.
     """
-    if not (root / ".git").exists():
+    needed = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH")
+    env = {name: os.environ[name] for name in needed if name in os.environ}
+    git = ("git", "--no-optional-locks", "-C", str(root))
+    command, nothing = (*git, "describe", "--always", "--dirty=+dirty", "--exclude=*"), subprocess.DEVNULL
+    started = None
+    if (root / ".git").exists():
+        with suppress(OSError, ValueError):
+            started = subprocess.Popen(
+                command, env=env, stdin=nothing, stdout=subprocess.PIPE, stderr=nothing
+            )
+    if started is None:
         yield str
         return
-    git = ("git", "--no-optional-locks", "-C", str(root))
-    with _start_command(*git, "describe", "--always", "--dirty=+dirty", "--exclude=*") as read_output:
-        yield cache(lambda: read_output(_GIT_S))
+
+    @cache
+    def read_commit() -> str:
+        with suppress(subprocess.TimeoutExpired):
+            output, _ = started.communicate(timeout=_GIT_S)
+            return "" if started.returncode else output.decode("utf-8", "replace").strip()
+        return ""
+
+    with started:
+        try:
+            yield read_commit
+        finally:
+            started.kill()  # nothing, where it has ended
 
 
 def _describe_platform() -> str:
@@ -149,24 +144,20 @@ class ThrottlingState(msgspec.Struct, frozen=True):
     held: tuple[str, ...] = ()  # what holds it back now, in words
 
 
-def run_command(*command: str) -> str:
-    """Run a command; "" where it does not exist, fails or takes too long, else its output."""
-    with _start_command(*command) as read_output:
-        return read_output(_COMMAND_S)
+def _read_gpus() -> MachineState:
+    return call_guarded("NVML", find_gpus, Absent).read_state(())
 
 
 def read_throttling_state(
-    root: Path = Path("/"),
-    run: Callable[..., str] = run_command,
-    read_gpus: Callable[[], tuple[dict[str, int], list[str]]] = nvml.read_throttling,
+    root: Path = Path("/"), read_gpus: Callable[[], MachineState] = _read_gpus
 ) -> ThrottlingState:
-    """Read the machine's throttling state now; takes milliseconds if only files need reading."""
+    """Read the machine's throttling state now; takes milliseconds."""
     paths = (path for pattern in _COUNTERS for path in sorted(root.glob(pattern)))
-    counters = {str(path): _read_number(path) for path in paths}
-    slowdown_us, reasons = read_gpus()
+    counters, gpus = {str(path): _read_number(path) for path in paths}, read_gpus()
+    counters |= {name: us for name, us in gpus.slowdown_us.items() if name.endswith(_HEAT)}
+    reasons = (why for why in gpus.held_back or () if not why.endswith(LIMITS))
     return ThrottlingState(
-        counters={**counters, **slowdown_us},
-        held=(*_list_cpu_limits(root), *_list_cooled(root), *_list_jetson_limits(root, run), *reasons),
+        counters, (*_list_cpu_limits(root), *_list_cooled(root), *_list_jetson_limits(root), *reasons)
     )
 
 
@@ -175,7 +166,7 @@ def explain_throttling(before: ThrottlingState, after: ThrottlingState) -> tuple
     rises: dict[str, int] = {}
     for path, count in after.counters.items():
         if path.startswith("GPU"):
-            what = f"{path}: thermal slowdown for {{}} µs"
+            what = f"{path.removesuffix(_HEAT)}: thermal slowdown for {{}} µs"
         elif "thermal_throttle" in path:
             what = "the CPU throttled for heat {} times"
         else:
@@ -208,18 +199,18 @@ def _list_cooled(root: Path) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def _list_jetson_limits(root: Path, run: Callable[..., str]) -> list[str]:
+def _list_jetson_limits(root: Path) -> list[str]:
     """List a power mode below the unlimited one, if there is that, and pinned clocks not held."""
-    match = re.search(r"NV Power Mode: *(\S+)", run("nvpmodel", "-q"))
-    if match is None:
+    board, lines = find_board(root), []
+    if not isinstance(board, Board):
         return []
-    lines, mode = [], match[1]
-    if not mode.startswith("MAXN") and "NAME=MAXN" in read_system_text(root / "etc/nvpmodel.conf"):
-        lines.append(f"Jetson power mode {mode}, below MAXN")
-    for name, *figures in _CLOCK.findall(run("jetson_clocks", "--show")):
-        low, high, now = (untrusted.read_digits(figure) or 0 for figure in figures)
-        if low == high and now < _HELD * high:
-            lines.append(f"{name} clock pinned at {high / 1e6:.0f} MHz runs at {now / 1e6:.0f}")
+    mode = board.read_power_mode()
+    if mode and not mode.startswith("MAXN") and "NAME=MAXN" in read_system_text(root / "etc/nvpmodel.conf"):
+        lines.append(f"Jetson power mode {mode.partition(' ')[0]}, below MAXN")
+    for name, clock in board.read_clocks().items():
+        now, limit = clock.now_mhz, clock.limit_mhz
+        if clock.pinned and now is not None and limit is not None and now < _HELD * limit:
+            lines.append(f"{name} clock pinned at {limit:.0f} MHz runs at {now:.0f}")
     return lines
 
 

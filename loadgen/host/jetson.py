@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,8 +13,9 @@ import msgspec
 
 from loadgen.base import untrusted
 from loadgen.base.files import read_system_text
+from loadgen.base.structs import replace
 from loadgen.host.machine_state import ClockState, MachineState
-from loadgen.host.sensor import Absent, Quantity, Queries, Reading
+from loadgen.host.sensor import Absent, Quantity, Queries, Reading, Sensor, make_state
 
 _LABEL = re.compile(r"in(\d+)_label")
 # A rail through which all power comes: Thor's board, the modules Orin NX and Nano, and their ancestors.
@@ -52,7 +53,7 @@ def find_board(root: Path = Path("/")) -> Board | Absent | None:
     return Absent(f"{here.model} shows no sensor under /sys") if "Jetson" in here.model else None
 
 
-class Board:
+class Board(Sensor):
     """A Jetson's sensors, read from sysfs below `root`."""
 
     def __init__(self, root: Path = Path("/")) -> None:
@@ -86,7 +87,7 @@ class Board:
             "jetson": self.model,
             "jetson_linux": self._read_release(),
             "jetpack": jetpack[1] if jetpack else "",
-            "jetson_power_mode": self._read_power_mode(),
+            "jetson_power_mode": self.read_power_mode(),
             "power_rails": " + ".join(self.total),
         }
         return {name: untrusted.read_text(text) for name, text in facts.items() if text}
@@ -111,34 +112,28 @@ class Board:
         held = self._read_held_back(queries)
         return Reading(queries.values, held, queries.missing)
 
-    def read_state(self, pids: Callable[[], Sequence[int]]) -> MachineState:
+    def read_state(self, pids: Sequence[int]) -> MachineState:
         """Read power mode, clocks with their bounds, heat, fans and throttle alerts now; `pids` are not used.
 
         A clock is pinned, as by jetson_clocks, where its least and greatest value are one.
         """
-        queries = Queries("the board", OSError, ValueError)
-        zones = {
-            zone: queries.get(f"temperature {zone}", partial(_read_number, path, 1e3))
-            for zone, path in self.zones.items()
-        }
-        held = self._read_held_back(queries)
-        fans = {
-            f"{read_system_text(path.parent / 'name')} {path.name}": queries.get(
-                "fan", partial(_read_number, path)
-            )
-            for path in _list_children(self.root / "sys/class/hwmon", "hwmon*/pwm1")
-        }
         release = untrusted.read_text(self._read_release())
-        return MachineState(
-            power_mode=self._read_power_mode(),
+        return replace(
+            make_state(self.read(pids)),
+            power_mode=self.read_power_mode(),
             firmware={"Jetson Linux": release} if release else {},
-            clocks={name: _read_clock(path) for name, (path, _) in self.clocks.items()},
-            temperature_c={zone: heat for zone, heat in zones.items() if heat is not None},
-            fans={name: level for name, level in fans.items() if level is not None},
-            held_back=None if held is None else tuple(map(": ".join, held)),
+            clocks=self.read_clocks(),
+            fans={
+                f"{read_system_text(path.parent / 'name')} {path.name}": float(level)
+                for path in _list_children(self.root / "sys/class/hwmon", "hwmon*/pwm1")
+                if (level := untrusted.read_digits(read_system_text(path))) is not None
+            },
             unified=True,
-            missing=queries.missing,
         )
+
+    def read_clocks(self) -> dict[str, ClockState]:
+        """Read each clock now, with its bounds."""
+        return {name: _read_clock(path) for name, (path, _) in self.clocks.items()}
 
     def _read_held_back(self, queries: Queries) -> tuple[tuple[str, str], ...] | None:
         """List (part, "throttle alert") for each part that has one now; None if no alert can be read."""
@@ -153,7 +148,7 @@ class Board:
         release = re.match(r"# R(\d+) .*?REVISION: ([\d.]+)", text)
         return f"R{release[1]}.{release[2]}" if release else ""
 
-    def _read_power_mode(self) -> str:
+    def read_power_mode(self) -> str:
         """Return the power mode as "NAME (number)" or number, "" if unknown; reading it needs no rights."""
         match = re.search(r"pmode:(\d{1,9})\b", read_system_text(self.root / "var/lib/nvpmodel/status"))
         if match is None:

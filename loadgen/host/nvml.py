@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import ctypes
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from loadgen.base import untrusted
-from loadgen.base.errors import call_guarded
 from loadgen.base.text import GIB
 from loadgen.host.machine_state import ClockState, GpuUse, MachineState, PowerCap
-from loadgen.host.sensor import Absent, Key, Quantity, Queries, Reading, merge_states
+from loadgen.host.sensor import LIMITS, Absent, Key, Quantity, Queries, Reading, Sensor, merge_states
 
 _LIBRARY = "libnvidia-ml.so.1"
-# Bits of the clocks event reasons that mean throttling; the others: idle, and clocks that were requested.
-_THROTTLING = {
+# Bits of the clocks event reasons that mean a slower clock; the others: idle, and clocks that were requested.
+_SLOWER = {
+    0x04: LIMITS[0],
     0x08: "hardware slowdown",
     0x20: "software thermal slowdown",
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }
-SLOWER = {0x04: "power limit", **_THROTTLING}  # a GPU under full load is at its limit, which is not a fault
 _IDLE, _AS_SET = 0x01, 0x02  # other bits of the same mask
 _UNIFIED = ("GB10", "Thor", "Orin", "Xavier")  # in names of GPUs that share the memory of the CPU
 _LEVELS: tuple[tuple[Quantity, str, str, str], ...] = (
@@ -49,16 +48,10 @@ def find_gpus(library: str = _LIBRARY) -> Gpus | Absent:
 
 def name_reasons(mask: float) -> tuple[str, ...]:
     """Name what slows a GPU by the bits of its clocks event reasons, which DCGM reports too."""
-    return tuple(why for bit, why in SLOWER.items() if int(mask) & bit)
+    return tuple(why for bit, why in _SLOWER.items() if int(mask) & bit)
 
 
-def read_throttling() -> tuple[dict[str, int], list[str]]:
-    """Read each GPU's thermal slowdown so far (µs), and what throttles each now; empty without GPUs."""
-    gpus = call_guarded("NVML", find_gpus, Absent)
-    return gpus.read_throttling() if isinstance(gpus, Gpus) else ({}, [])
-
-
-class Gpus:
+class Gpus(Sensor):
     """The GPUs that NVML shows; `nvml` is the module pynvml, initialised, or a fake of it."""
 
     def __init__(self, nvml: Any) -> None:
@@ -118,24 +111,11 @@ class Gpus:
         used = [memory.used for memory in self._query_all(queries, self.nvml.nvmlDeviceGetMemoryInfo)]
         return None if queries.refused or not used else sum(used)
 
-    def read_throttling(self) -> tuple[dict[str, int], list[str]]:
-        """Read each GPU's thermal slowdown so far (µs), and what throttles each GPU now."""
-        nvml, queries = self.nvml, Queries("NVML", self.nvml.NVMLError)
-        slowdown_us, reasons = dict[str, int](), list[str]()
-        for where, handle in self.devices.items():
-            thermal = partial(nvml.nvmlDeviceGetViolationStatus, handle, nvml.NVML_PERF_POLICY_THERMAL)
-            if (counter := queries.get("thermal slowdown", thermal)) is not None:
-                slowdown_us[where] = counter.violationTime // 1000
-            mask = self._read_event_reasons(queries, handle) or 0
-            reasons += [f"{where}: {why}" for bit, why in _THROTTLING.items() if mask & bit]
-        return slowdown_us, reasons
-
-    def read_state(self, pids: Callable[[], Sequence[int]]) -> MachineState:
+    def read_state(self, pids: Sequence[int]) -> MachineState:
         """Read every GPU's settings, heat, memory and other processes now; `missing` has what is refused."""
         queries = Queries("NVML", self.nvml.NVMLError)
         driver = queries.get("driver", self.nvml.nvmlSystemGetDriverVersion) or ""
-        ours = frozenset(pids()) if self.devices else frozenset[int]()
-        each = [self._read_state(where, handle, ours) for where, handle in self.devices.items()]
+        each = [self._read_state(where, handle, frozenset(pids)) for where, handle in self.devices.items()]
         return merge_states([MachineState(driver=driver, missing=(*self.missing, *queries.missing)), *each])
 
     def _read_state(self, where: str, handle: Any, pids: frozenset[int]) -> MachineState:
@@ -153,7 +133,7 @@ class Gpus:
             "temperature", partial(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
         )
         # A GPU without a fan is not worth a remark.
-        fan = Queries("", nvml.NVMLError).get("", partial(nvml.nvmlDeviceGetFanSpeed, handle))
+        fan = queries.get("", partial(nvml.nvmlDeviceGetFanSpeed, handle))
         use = GpuUse(
             name=untrusted.read_text(name),
             used_bytes=None if memory is None else memory.used,
@@ -194,7 +174,7 @@ class Gpus:
             # Only some GPUs have one to set, and of the multiprocessors only by the name of their graphics.
             names = (sort, nvml.NVML_CLOCK_GRAPHICS) if what == "SM" else (sort,)
             settings = (partial(nvml.nvmlDeviceGetApplicationsClock, handle, name) for name in names)
-            limit = Queries("", nvml.NVMLError).get("", *settings)
+            limit = queries.get("", *settings)
             if (now, most) != (None, None):
                 clocks[f"{where} {what}"] = ClockState(
                     now_mhz=now, limit_mhz=limit, most_mhz=most, pinned=pinned if what == "SM" else None
@@ -244,8 +224,7 @@ class Gpus:
         compute = partial(self.nvml.nvmlDeviceGetComputeRunningProcesses, handle)
         graphics = partial(self.nvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
         # A GPU without graphics is not worth a remark.
-        drawing = Queries("", self.nvml.NVMLError).get("", graphics)
-        return queries.get(what, compute) or [], drawing or []
+        return queries.get(what, compute) or [], queries.get("", graphics) or []
 
     def _read_event_reasons(self, queries: Queries, handle: Any) -> int | None:
         """Read the bits of why clocks are held back, also by an old driver's query; None if unknown."""

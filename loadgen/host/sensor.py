@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
 from loadgen.base import untrusted
 from loadgen.base.errors import call_guarded
-from loadgen.host.machine_state import MachineState
+from loadgen.host.machine_state import ClockState, MachineState
 
 T = TypeVar("T")
 
@@ -33,6 +33,7 @@ HEAT = "thermal slowdown"
 LIMITS = ("power limit", "current limit")  # a GPU under full load is at one, which is not a fault
 # Counters of energy, and how their rise over time is called.
 COUNTERS: Mapping[Quantity, str] = {"energy_j": "power_w", "package_j": "package_w"}
+_CLOCKS: Mapping[Quantity, str] = {"sm_mhz": "SM", "memory_mhz": "memory"}  # by their names in a state
 Key = tuple[Quantity, str]  # what, and where: "GPU 0", "VIN", "gpu-thermal", or ""
 
 
@@ -73,34 +74,48 @@ class Sample(msgspec.Struct, frozen=True):
     reading: Reading
 
 
-class Sensor(Protocol):
+class Sensor:
     """A source of readings; what it cannot read is listed in `missing`, and it never raises."""
+
+    missing: tuple[str, ...] = ()
 
     def facts(self) -> dict[str, str]:
         """Return what does not change (model, driver, limits), for the report's environment."""
         return {}
 
+    def list_ids(self) -> list[str]:
+        """List the ids by which exporters name what it reads: UUIDs, serial numbers, paths of zones."""
+        return []
+
     def read(self, pids: Sequence[int]) -> Reading:
         """Read the values now; `pids` are the server's processes, () if unknown."""
+        return Reading(missing=self.missing)
 
-    def read_state(self, pids: Callable[[], Sequence[int]]) -> MachineState:
-        """Read its part of the machine's state now; `pids` finds the server's processes, which takes time."""
-        return MachineState()
+    def read_state(self, pids: Sequence[int]) -> MachineState:
+        """Read its part of the machine's state now; `pids` are the server's processes, () if unknown."""
+        return MachineState(missing=self.missing)
 
 
-class Absent(msgspec.Struct, frozen=True):
+class Absent(Sensor):
     """A sensor that this machine lacks, and why."""
 
-    why: str
+    def __init__(self, why: str) -> None:
+        self.missing = (why,)
 
-    def facts(self) -> dict[str, str]:
-        return {}
 
-    def read(self, pids: Sequence[int]) -> Reading:
-        return Reading(missing=(self.why,))
-
-    def read_state(self, pids: Callable[[], Sequence[int]]) -> MachineState:
-        return MachineState(missing=(self.why,))
+def make_state(reading: Reading) -> MachineState:
+    """Make of a reading its part of the machine's state: clocks, heat, and what slows it."""
+    levels = reading.values.items()
+    return MachineState(
+        clocks={
+            f"{where} {_CLOCKS[what]}": ClockState(now_mhz=mhz)
+            for (what, where), mhz in levels
+            if what in _CLOCKS
+        },
+        temperature_c={where: heat for (what, where), heat in levels if what == "temperature_c"},
+        held_back=None if reading.held_back is None else tuple(map(": ".join, reading.held_back)),
+        missing=reading.missing,
+    )
 
 
 def name_sensor(sensor: object) -> str:
@@ -160,7 +175,7 @@ def merge_states(states: Iterable[MachineState]) -> MachineState:
     return merged
 
 
-def read_machine_state(sensors: Sequence[Sensor], pids: Callable[[], Sequence[int]]) -> MachineState:
+def read_machine_state(sensors: Sequence[Sensor], pids: Sequence[int] = ()) -> MachineState:
     """Read the machine's state from all its sensors; one that raises is a line in `missing`."""
     return merge_states(
         call_guarded(
@@ -179,14 +194,18 @@ class Queries:
         self.values: dict[Key, float] = {}
 
     def get(self, what: str, *ways: Callable[[], T]) -> T | None:
-        """Return the value by the first of `ways` that works; else None, and note the first's error."""
+        """Return the value by the first of `ways` that works; else None, and note the first's error.
+
+        What is not worth a remark has the name "".
+        """
         reasons = []
         for way in ways:
             try:
                 return way()
             except self.refusals as error:
                 reasons.append(getattr(error, "strerror", None) or str(error) or type(error).__name__)
-        self.refuse(what, reasons[0])
+        if what:
+            self.refuse(what, reasons[0])
         return None
 
     def note(self, key: Key, what: str, *ways: Callable[[], float]) -> None:

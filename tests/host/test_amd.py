@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from loadgen.features.sensors import sensor_discovery
 from loadgen.host.amd import AmdGpus, find_amd_gpus
 from loadgen.host.machine_state import ClockState, GpuUse, MachineState, PowerCap
@@ -214,7 +215,7 @@ def test_facts_ids_and_state() -> None:
     gpus = AmdGpus(FakeAmdSmi(mi300(), mi300()), first=1)
     assert gpus.facts() == {"gpu": "2 × AMD Instinct MI300X", "gpus": "2", "gpu_driver": "6.12.12"}
     assert gpus.list_ids() == ["u-0", "0xA1", "SN-0"] * 2
-    assert AmdGpus(FakeAmdSmi(mi300())).read_state(tuple) == MachineState(
+    assert AmdGpus(FakeAmdSmi(mi300())).read_state(()) == MachineState(
         driver="6.12.12",
         clocks={
             "GPU 0 SM": ClockState(now_mhz=1533, most_mhz=2100),
@@ -243,8 +244,8 @@ def test_without_rocm_s_driver_it_is_not_imported(tmp_path: Path, monkeypatch: p
 
 def test_without_the_package_a_line_says_what_to_install(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "amdsmi", None)
-    assert find_amd_gpus(root) == Absent(
-        "AMD GPU: the package amdsmi of ROCm is not installed: pip install amdsmi"
+    assert require(find_amd_gpus(root)).missing == (
+        "AMD GPU: the package amdsmi of ROCm is not installed: pip install amdsmi",
     )
 
 
@@ -256,7 +257,9 @@ def test_what_does_not_start_says_why(root: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(smi, "amdsmi_init", refuse)
     monkeypatch.setitem(sys.modules, "amdsmi", smi)
-    assert find_amd_gpus(root) == Absent("AMD GPU: amdsmi does not start: AMDSMI_STATUS_DRIVER_NOT_LOADED")
+    assert require(find_amd_gpus(root)).missing == (
+        "AMD GPU: amdsmi does not start: AMDSMI_STATUS_DRIVER_NOT_LOADED",
+    )
 
 
 def test_its_gpus_stand_in_place_of_nvidia_s_that_there_are_not(

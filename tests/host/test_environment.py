@@ -22,17 +22,11 @@ from loadgen.host.environment import (
     read_throttling_state,
     start_git,
 )
+from loadgen.host.machine_state import MachineState
 from loadgen.host.nvml import Gpus
 
 POLICY = "/sys/devices/system/cpu/cpu0/cpufreq"
 THERMAL = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count"
-CLOCKS = """SOC family:tegra234  Machine:NVIDIA Jetson AGX Orin Developer Kit
-Online CPUs: 0-11
-cpu0:  Online=1 Governor=schedutil MinFreq=729600 MaxFreq=2201600 CurrentFreq=1190400 IdleStates: WFI=1 c7=1
-GPU MinFreq=1300500000 MaxFreq=1300500000 CurrentFreq={}
-EMC MinFreq=204000000 MaxFreq=3199000000 CurrentFreq=2133000000 FreqOverride=0
-NV Power Mode: {}
-"""
 NO_SECRETS = [
     "--max-tokens=128",
     "--server-args=--max-num-batched-tokens 8192 --long-prefill-token-threshold 4 --tokenizer /m",
@@ -143,10 +137,9 @@ def test_an_installed_package_has_no_commit(tmp_path: Path, monkeypatch: pytest.
 
 @dataclass(frozen=True)
 class Recorded:
-    """A machine's files and commands as they were once."""
+    """A machine's files as they were once."""
 
     files: Mapping[str, str] = field(default_factory=dict)
-    outputs: Mapping[tuple[str, str], str] = field(default_factory=dict)
     nvml: RecordedNvml | None = None
 
     def read(self) -> ThrottlingState:
@@ -156,9 +149,7 @@ class Recorded:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text)
             found = read_throttling_state(
-                Path(root),
-                lambda *command: self.outputs.get(command[:2], ""),
-                lambda: ({}, []) if self.nvml is None else Gpus(self.nvml).read_throttling(),
+                Path(root), lambda: MachineState() if self.nvml is None else Gpus(self.nvml).read_state(())
             )
             counters = {path.removeprefix(root): count for path, count in found.counters.items()}
             return ThrottlingState(counters, found.held)
@@ -176,11 +167,15 @@ def cooled(kind: str, state: str) -> Recorded:
 
 
 def jetson(mode: str, gpu: int = 1300500000, known: str = "< POWER_MODEL ID=0 NAME=MAXN >") -> Recorded:
-    outputs = {
-        ("nvpmodel", "-q"): f"NV Power Mode: {mode}\n0",
-        ("jetson_clocks", "--show"): CLOCKS.format(gpu, mode),
+    """A board in a mode of number 1, whose GPU's clock is pinned, and that of its memory is not."""
+    clocks = {"17000000.gpu": (gpu, 1300500000, 1300500000), "bwmgr": (2133000000, 204000000, 3199000000)}
+    files = {
+        f"/sys/class/devfreq/{name}/{what}_freq": str(hertz)
+        for name, each in clocks.items()
+        for what, hertz in zip(("cur", "min", "max"), each, strict=True)
     }
-    return Recorded({"/etc/nvpmodel.conf": known}, outputs)
+    modes = f"{known}\n< POWER_MODEL ID=1 NAME={mode} >"
+    return Recorded({**files, "/etc/nvpmodel.conf": modes, "/var/lib/nvpmodel/status": "pmode:0001"})
 
 
 @loop_over_named(
@@ -204,7 +199,10 @@ def jetson(mode: str, gpu: int = 1300500000, known: str = "< POWER_MODEL ID=0 NA
         "Jetson at its best": (jetson("MAXN_SUPER"), ()),
         "Jetson below its best": (jetson("30W"), ("Jetson power mode 30W, below MAXN",)),
         "a Jetson without MAXN": (jetson("20W", known="< POWER_MODEL ID=0 NAME=20W >"), ()),
-        "a pinned clock not held": (jetson("MAXN", 900000000), ("GPU clock pinned at 1300 MHz runs at 900",)),
+        "a pinned clock not held": (
+            jetson("MAXN", 900000000),
+            ("17000000.gpu clock pinned at 1300 MHz runs at 900",),
+        ),
     },
 )
 def test_a_machine_held_back_at_the_end_says_by_what(after: Recorded, said: tuple[str, ...]) -> None:
@@ -283,12 +281,6 @@ def test_the_machine_at_hand_answers_without_a_fault() -> None:
         explain_throttling(read_throttling_state(), read_throttling_state()) == read_throttling_state().held
     )
     assert time.perf_counter() - began < 60.0
-
-
-@pytest.mark.whole
-def test_what_the_machine_lacks_is_empty() -> None:
-    assert environment.run_command("no-such-command-of-anyone") == ""
-    assert environment.run_command("false") == ""
 
 
 def test_the_environment_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,9 @@ def test_sensors_that_cannot_be_looked_for_are_said_to_be_absent(
     monkeypatch.setattr(f"loadgen.features.sensors.sensor_discovery.{looked_for}", fails)
     found = sensor_discovery.find_sensors(tmp_path)
     assert [type(one).__name__ for one in found[-2:]] == ["Processes", "System"]
-    assert any(f"failed: {type(fault).__name__}" in one.why for one in found if isinstance(one, Absent))
+    assert any(
+        f"failed: {type(fault).__name__}" in one.missing[0] for one in found if isinstance(one, Absent)
+    )
     assert sensor_discovery.read_device_memory_bytes() is None
 
 
@@ -202,7 +204,7 @@ def test_a_number_of_5000_digits_is_none_of_a_counter(tmp_path: Path) -> None:
     place.parent.mkdir(parents=True)
     for text, count in (("9" * 5000, 0), ("12", 12)):
         place.write_text(text)
-        found = environment.read_throttling_state(tmp_path, lambda *_: "")
+        found = environment.read_throttling_state(tmp_path)
         assert found.counters == {str(place): count}
 
 

@@ -20,9 +20,9 @@ from loadgen.base.text import list_first
 from loadgen.base.urls import is_this_machine
 from loadgen.engines.engine import METRICS_PATH
 from loadgen.host.amd import AMD_BLANKS, VIOLATIONS
-from loadgen.host.machine_state import ClockState, MachineState
+from loadgen.host.machine_state import MachineState
 from loadgen.host.nvml import name_reasons
-from loadgen.host.sensor import COUNTERS, Key, PowerSource, Quantity, Reading, Sensor
+from loadgen.host.sensor import COUNTERS, Key, PowerSource, Quantity, Reading, Sensor, make_state
 from loadgen.run.command.options import Options
 from loadgen.server import exchange
 from loadgen.server.exchange import ControlAnswer, ControlLoop, ServerAddress
@@ -322,22 +322,9 @@ class PowerUrls(Sensor):
         self._due_ns = began_ns + int(max((_EVERY_S - _EARLY_S) * 1e9, most_ns))
         return self._reading
 
-    def read_state(self, pids: Callable[[], Sequence[int]]) -> MachineState:
+    def read_state(self, pids: Sequence[int]) -> MachineState:
         """Read the GPUs' heat, clocks and what slows them, by a poll if one is due, else as last polled."""
-        reading = self.read(())
-        clocks = {"sm_mhz": "SM", "memory_mhz": "memory"}
-        return MachineState(
-            clocks={
-                f"{where} {clocks[what]}": ClockState(now_mhz=value)
-                for (what, where), value in reading.values.items()
-                if what in clocks
-            },
-            temperature_c={
-                where: value for (what, where), value in reading.values.items() if what == "temperature_c"
-            },
-            held_back=None if reading.held_back is None else tuple(map(": ".join, reading.held_back)),
-            missing=reading.missing,
-        )
+        return make_state(self.read(pids))
 
     def explain_failures(self) -> list[str]:
         """Ask each exporter once, and return why those that report no power do not."""

@@ -60,7 +60,7 @@ class Sampler(msgspec.Struct, eq=False):
 
     def read_state(self, probe: bool = False) -> MachineState:
         """Read the machine's state now; with `probe` measure the memory bandwidth too, for 2 s at most."""
-        state = read_machine_state(self.sensors, self.pids)
+        state = read_machine_state(self.sensors, self._find_server_pids(()))
         if not probe:
             return state
         return replace(state, copy_gb_per_s=measure_copy_gb_per_s(state.available_bytes))

@@ -76,8 +76,8 @@ def start_sensors(local: Local | None, options: Options, display: Display) -> Sa
 
 def list_ids(sensors: Sequence[Sensor]) -> list[str]:
     """List the ids that exporters give to the sensors' GPUs (UUIDs) and CPU packages (paths of zones)."""
-    readers = [read for sensor in sensors if (read := getattr(sensor, "list_ids", None)) is not None]
-    return [each for read in readers for each in call_guarded("the GPUs' UUIDs", read, lambda _: [])]
+    every = (call_guarded("the GPUs' UUIDs", sensor.list_ids, lambda _: []) for sensor in sensors)
+    return [each for ids in every for each in ids]
 
 
 def read_device_memory_bytes() -> int | None:
@@ -126,7 +126,7 @@ class System(Sensor):
         memory = psutil.virtual_memory()
         return Reading({("system_bytes", ""): memory.total - memory.available})
 
-    def read_state(self, pids: Callable[[], Sequence[int]]) -> MachineState:
+    def read_state(self, pids: Sequence[int]) -> MachineState:
         """Read the CPUs' clocks and governor, heat, fans, BIOS and memory now; `pids` are not used."""
         bios = self._read("class/dmi/id/bios_version")
         zones = {path: read_system_text(path / "type") for path in self._list("class/thermal/thermal_zone*")}

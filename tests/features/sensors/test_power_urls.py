@@ -295,7 +295,7 @@ def test_its_state_is_clocks_heat_and_what_slows_it() -> None:
     exporters = Exporters(
         dcgm(1) + 'DCGM_FI_DEV_CLOCKS_EVENT_REASONS{gpu="0",UUID="GPU-a0",Hostname="a"} 4\n'
     )
-    assert exporters.sensor.read_state(tuple) == MachineState(
+    assert exporters.sensor.read_state(()) == MachineState(
         clocks={"GPU 0 of a SM": ClockState(now_mhz=1980), "GPU 0 of a memory": ClockState(now_mhz=405)},
         temperature_c={"GPU 0 of a": 31},
         held_back=("GPU 0 of a: power limit",),

@@ -10,13 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from builders.loops import loop_over
 from builders.recorded_sensors import DATA, RecordedNvml, tree
 from builders.required import require
 from loadgen.features.sensors import sensor_discovery
 from loadgen.features.sensors.sensor_discovery import Processes, System
 from loadgen.host.nvml import Gpus
-from loadgen.host.sensor import Absent, Queries, Reading, Sensor, collect_facts
+from loadgen.host.sensor import Absent, Reading, Sensor, collect_facts
 
 ALLOCATED = 64 << 20
 
@@ -48,45 +47,6 @@ def test_a_thor_has_nvml_and_its_board(tmp_path: Path, monkeypatch: pytest.Monke
     assert reading.held_back == (("gpu", "throttle alert"),)
     facts = collect_facts(found)
     assert (facts["gpu"], facts["jetson_linux"]) == ("NVIDIA Thor", "R38.4.0")
-
-
-@loop_over(("recorded", "used"), [("h200", 136_000_000_000), ("thor", None)])
-def test_gpu_memory_in_use_is_one_number(
-    monkeypatch: pytest.MonkeyPatch, recorded: str, used: int | None
-) -> None:
-    monkeypatch.setattr(
-        "loadgen.features.sensors.sensor_discovery.find_gpus", lambda: Gpus(RecordedNvml(recorded))
-    )
-    assert sensor_discovery.read_device_memory_bytes() == used
-
-
-@loop_over(
-    ("refused", "missing"),
-    [
-        ([], ()),
-        ([("a", "why")], ("it does not report a: why",)),
-        ([("a", "why"), ("b", "why"), ("a", "why")], ("it does not report a and b: why",)),
-        (
-            [("a", "1"), ("b", "2"), ("c", "1"), ("d", "1")],
-            ("it does not report a, c and d: 1", "it does not report b: 2"),
-        ),
-    ],
-)
-def test_refusals_are_one_line_a_reason(refused: list[tuple[str, str]], missing: tuple[str, ...]) -> None:
-    queries = Queries("it", OSError)
-    for what, why in refused:
-        queries.refuse(what, why)
-    assert queries.missing == missing
-
-
-def test_a_question_has_several_ways_and_the_first_one_s_reason() -> None:
-    def no(why: str) -> int:
-        raise OSError(why)
-
-    queries = Queries("it", OSError)
-    assert queries.get("a", lambda: no("first"), lambda: 7) == 7
-    assert queries.get("b", lambda: no("first"), lambda: no("second")) is None
-    assert queries.missing == ("it does not report b: first",)
 
 
 @pytest.mark.whole
@@ -189,9 +149,3 @@ def test_a_platform_without_pss_says_so(memory: Memory) -> None:
     reading = Processes(lambda: 0).read([1])
     assert reading.values == {("rss_bytes", ""): 300}
     assert reading.missing[0].startswith("a process of the server does not report its PSS: ")
-
-
-def test_without_processes_there_is_a_reason() -> None:
-    reading = Processes().read([])
-    assert reading.values == {}
-    assert reading.missing == ("host memory: the server's processes are unknown",)

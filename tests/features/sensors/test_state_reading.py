@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +21,15 @@ from loadgen.host.sensor import Absent, Reading, Sensor, merge_states, read_mach
 GIB = 1 << 30
 
 
-def pids() -> Sequence[int]:
-    return (41,)
+SERVER = (41,)
 
 
-def read_nvml(name: str, find: Any = pids) -> MachineState:
-    return Gpus(RecordedNvml(name)).read_state(find)
+def read_nvml(name: str) -> MachineState:
+    return Gpus(RecordedNvml(name)).read_state(SERVER)
 
 
 def read_board(root: Path, name: str) -> MachineState:
-    return Board(tree(root, (DATA / f"{name}.txt").read_text("utf-8"))).read_state(pids)
+    return Board(tree(root, (DATA / f"{name}.txt").read_text("utf-8"))).read_state(SERVER)
 
 
 def test_a_server_s_gpus_report_their_settings_and_what_runs_on_them() -> None:
@@ -75,7 +73,7 @@ def test_a_server_s_gpus_report_their_settings_and_what_runs_on_them() -> None:
 
 
 def test_a_recorded_h100_idles_at_a_clock_that_is_no_other_setting() -> None:
-    state = Gpus(RecordedNvml("h100")).read_state(lambda: (515,))
+    state = Gpus(RecordedNvml("h100")).read_state((515,))
     idle, busy = state.clocks["GPU 0 SM"], state.clocks["GPU 1 SM"]
     assert idle == ClockState(now_mhz=345, limit_mhz=1980, most_mhz=1980)
     assert busy == ClockState(now_mhz=1980, limit_mhz=1980, most_mhz=1980, pinned=False)
@@ -118,12 +116,12 @@ def test_a_dgx_spark_at_low_clocks_reports_no_memory_and_no_reason() -> None:
 def test_whether_clocks_are_as_set_is_unknown_of_an_idle_gpu(mask: int, pinned: bool | None) -> None:
     nvml = RecordedNvml("h200")
     nvml.said["devices"][0]["CurrentClocksEventReasons"] = mask
-    state = Gpus(nvml).read_state(pids)
+    state = Gpus(nvml).read_state(SERVER)
     assert (state.clocks["GPU 0 SM"].pinned, state.clocks["GPU 0 memory"].pinned) == (pinned, None)
 
 
 def test_processes_without_the_server_s_among_them_are_not_counted() -> None:
-    assert [use.others for use in read_nvml("h200", tuple).gpus.values()] == [None, None]
+    assert [use.others for use in Gpus(RecordedNvml("h200")).read_state(()).gpus.values()] == [None, None]
 
 
 def test_a_thor_s_nvml_says_only_that_the_memory_is_shared() -> None:
@@ -156,12 +154,12 @@ def test_throttle_alerts_that_cannot_be_read_are_unknown(tmp_path: Path) -> None
     listing = re.sub(r"(/cur_state =).*", r"\1", (DATA / "agx_thor.txt").read_text("utf-8"))
     board = Board(tree(tmp_path, listing))
     assert board.alerts
-    assert (board.read([]).held_back, board.read_state(pids).held_back) == (None, None)
+    assert (board.read([]).held_back, board.read_state(SERVER).held_back) == (None, None)
 
 
 def test_the_host_reports_clocks_heat_and_memory(tmp_path: Path) -> None:
     root = tree(tmp_path, (DATA / "dgx_spark.txt").read_text("utf-8"))
-    assert System(root).read_state(pids) == MachineState(
+    assert System(root).read_state(SERVER) == MachineState(
         cpu_governor="performance (cppc_cpufreq)",
         firmware={"BIOS": "5.36_0ACUM018"},
         clocks={
@@ -179,7 +177,7 @@ def test_the_host_reports_clocks_heat_and_memory(tmp_path: Path) -> None:
 
 
 def test_a_host_without_any_of_it_reports_nothing(tmp_path: Path) -> None:
-    assert System(tmp_path).read_state(pids) == MachineState()
+    assert System(tmp_path).read_state(SERVER) == MachineState()
 
 
 def test_turbo_and_boost_that_are_off_are_part_of_the_governor(tmp_path: Path) -> None:
@@ -191,7 +189,7 @@ def test_turbo_and_boost_that_are_off_are_part_of_the_governor(tmp_path: Path) -
         f"{cpu}/cpufreq/boost": "0",
     }
     root = tree(tmp_path, "\n".join(f"{path} = {text}" for path, text in files.items()))
-    assert System(root).read_state(pids).cpu_governor == "powersave (intel_pstate), no turbo, no boost"
+    assert System(root).read_state(SERVER).cpu_governor == "powersave (intel_pstate), no turbo, no boost"
 
 
 class Raising(Sensor):
@@ -204,7 +202,7 @@ class Raising(Sensor):
 
 def test_sources_of_one_machine_are_merged_and_one_that_raises_is_named() -> None:
     gone = Absent("no NVIDIA GPU: it is gone")
-    state = read_machine_state([gone, Raising(), Gpus(RecordedNvml("gb10"))], pids)
+    state = read_machine_state([gone, Raising(), Gpus(RecordedNvml("gb10"))], SERVER)
     assert state.missing[:2] == (
         "no NVIDIA GPU: it is gone",
         "the sensor Raising failed: ZeroDivisionError: a driver's fault",
@@ -243,7 +241,7 @@ def test_the_probe_is_made_only_if_it_is_wanted(monkeypatch: pytest.MonkeyPatch,
     module = "loadgen.features.sensors.sampler.measure_copy_gb_per_s"
     monkeypatch.setattr(module, lambda available: available / GIB)
     root = tree(tmp_path, (DATA / "dgx_spark.txt").read_text("utf-8"))
-    sampler = Sampler([System(root)], pids)
+    sampler = Sampler([System(root)], list)
     assert [sampler.read_state(probe).copy_gb_per_s for probe in (False, True)] == [None, 88.0]
 
 

@@ -486,7 +486,7 @@ class MachineWatch:
             wanted = CoolDown(to_c=hottest + _WARMER_C, at_most_s=_MOST_S)
             if cooled := wait_until_cool(wanted, self.sensors, self.display):
                 self.say(cooled)
-        state = read_machine_state(self.sensors, tuple)
+        state = read_machine_state(self.sensors)
         self.first = self.first or state
         apart = list_state_differences(state, self.first)
         named = ", ".join(f"{what} {now} (then {first})" for what, now, first in apart)
