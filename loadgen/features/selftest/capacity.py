@@ -42,6 +42,7 @@ from loadgen_servers.process.embedded import NULL, Embedded, EngineFailed
 TTFT_MS = 50.0
 USUAL_STREAMS = 256
 _PATIENCE_S = 60.0
+_BUDGET_S = 5.0  # of a self-test before a run
 
 
 class Sent(msgspec.Struct):
@@ -173,26 +174,21 @@ class Null:
 
 
 @contextmanager
-def null_server(ttft_ms: float, interval_ms: float, *shape: str) -> Iterator[Null]:
-    """Start a null server that writes a log, yield it, and end it; raises UsageError or MeasureError."""
+def null_servers(count: int, ttft_ms: float, interval_ms: float, *shape: str) -> Iterator[list[Null]]:
+    """Start null servers that write logs, yield them, and end them; raises UsageError or MeasureError."""
     if not hasattr(select, "epoll"):
         raise UsageError("the self-test needs Linux: its null server waits on epoll")
-    with tempfile.TemporaryDirectory(prefix="loadgen-selftest-") as name:
-        log = Path(name) / "log.jsonl"
-        pace = ["--ttft-ms", f"{ttft_ms:g}", "--interval-ms", f"{interval_ms:g}", "--log", str(log)]
-        with Embedded([*pace, *shape], NULL) as process:
+    pace = ("--ttft-ms", f"{ttft_ms:g}", "--interval-ms", f"{interval_ms:g}")
+    with ExitStack() as stack:
+        place, nulls = stack.enter_context(tempfile.TemporaryDirectory(prefix="loadgen-selftest-")), []
+        for number in range(count):
+            log = Path(place) / f"log-{number}.jsonl"
+            process = stack.enter_context(Embedded([*pace, "--log", str(log), *shape], NULL))
             try:
-                listening = process.start()
+                nulls.append(Null(process.start().base_url, log, process))
             except EngineFailed as error:
                 raise MeasureError(f"the null server did not start: {error}") from None
-            yield Null(listening.base_url, log, process)
-
-
-@contextmanager
-def null_servers(count: int, ttft_ms: float, interval_ms: float, *shape: str) -> Iterator[list[Null]]:
-    """Start `count` null servers, yield them, and end them; raises UsageError or MeasureError."""
-    with ExitStack() as stack:
-        yield [stack.enter_context(null_server(ttft_ms, interval_ms, *shape)) for _ in range(count)]
+        yield nulls
 
 
 class SelftestClient(msgspec.Struct, frozen=True):
@@ -359,16 +355,6 @@ def calibrate(load: SelftestLoad, client: SelftestClient, budget_s: float) -> tu
     return found, capacity
 
 
-def measure_client(
-    load: SelftestLoad, transports: Sequence[str], budget_s: float = 5.0, workers: int = 1
-) -> dict[str, Calibration]:
-    """Return each transport's self-test by name, each in its share of `budget_s`; raises MeasureError."""
-    each_s = budget_s / len(transports)
-    return {
-        transport: calibrate(load, SelftestClient(transport, workers), each_s)[0] for transport in transports
-    }
-
-
 def measure_at_pace(workload: Profile, transport: str, warmed: Records, workers: int = 1) -> None:
     """Run the self-test at the load to come, with the warm-up's pace; print the result and cache it."""
     load = _add_pace(workload, warmed)
@@ -397,9 +383,9 @@ def _add_pace(workload: Profile, warmed: Records) -> SelftestLoad:
 
 def _measure_and_keep(load: SelftestLoad, transport: str, workers: int) -> Calibration:
     """Run the self-test of a transport, write it to the cache, and return it."""
-    measured = measure_client(load, [transport], workers=workers)
-    kept_selftests.remember(measured.values())
-    return measured[transport]
+    measured, _ = calibrate(load, SelftestClient(transport, workers), _BUDGET_S)
+    kept_selftests.remember([measured])
+    return measured
 
 
 def make_transport_passage(measured: Calibration, title: str) -> Passage:

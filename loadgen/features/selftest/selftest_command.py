@@ -28,8 +28,7 @@ from loadgen.features.selftest.capacity import (
     fire,
     make_transport_passage,
     make_workers_passage,
-    measure_client,
-    null_server,
+    null_servers,
     plan_load,
 )
 from loadgen.host.environment import count_usable_cpus
@@ -69,21 +68,9 @@ def main(argv: Sequence[str]) -> int:
             modes = {mode.words: examine(mode, transports) for mode in MODES}
         print_passages([make_mode_passage(modes, transports)])
         print_text(f"\n{load.words}, against the null server on this machine:\n", sys.stdout)
-        if options.workers > 1:
-            if options.transport is None:
-                transports = (choose_transport(None, ServerAddress(_HERE).target("/"), load.streams).name,)
-            measured = _measure_growing(load, options.workers, transports, deadline_ns)
-        else:
-            by_name: dict[str, Calibration] = {}
-            for transport in transports:
-                left_s = (deadline_ns - clock.now_ns()) / 1e9 / (len(transports) - len(by_name))
-                with choose_display(quiet=False).waiting(
-                    f"error and capacity of {transport}", left_s, forks=True
-                ):
-                    by_name |= measure_client(load, (transport,), left_s)
-                print_passages([make_transport_passage(by_name[transport], transport)])
-                print_text("", sys.stdout)
-            measured = list(by_name.values())
+        if options.workers > 1 and options.transport is None:
+            transports = (choose_transport(None, ServerAddress(_HERE).target("/"), load.streams).name,)
+        measured = _measure_each(load, options.workers, transports, deadline_ns)
         if options.save and kept_selftests.remember(measured):
             print_text(f"kept for later reports in {kept_selftests.cache_path()}", sys.stdout)
         results.append({"modes": modes, "selftests": [each.model_dump(mode="json") for each in measured]})
@@ -96,38 +83,34 @@ def _list_steps(workers: int) -> list[int]:
     return sorted({*(1 << power for power in range(workers.bit_length())), workers})
 
 
-def _measure_growing(
+def _measure_each(
     load: SelftestLoad, workers: int, transports: Sequence[str], deadline_ns: int
 ) -> list[Calibration]:
     """Run each transport's self-test in 1, 2, 4 … workers, with the load's streams for each worker.
 
-    Prints each transport's table, and a remark if there are too few CPUs.
+    Prints each transport's result, of several numbers as a table, and a remark if there are too few CPUs.
     """
-    numbers, every = _list_steps(workers), list[Calibration]()
-    steps = [(transport, number) for transport in transports for number in numbers]
-    cpus = count_usable_cpus()
-    if _CPUS_EACH * workers > cpus:
+    numbers, every, cpus = _list_steps(workers), list[Calibration](), count_usable_cpus()
+    if workers > 1 and _CPUS_EACH * workers > cpus:
         print_text(
             f"{workers} workers and their null servers need {_CPUS_EACH * workers} CPUs: they share {cpus} "
             "here,\nand hold less than on a machine that has them\n",
             sys.stdout,
         )
     for transport in transports:
-        measured: list[Calibration] = []
         ended: list[str] = []
         for number in numbers:
-            left_s = (deadline_ns - clock.now_ns()) / 1e9 / (len(steps) - len(every))
-            title = f"error and capacity of {transport}, {format_count(number, 'worker')}"
-            with choose_display(quiet=False).waiting(title, left_s, forks=True):
-                client, whole = (
-                    SelftestClient(transport, number),
-                    replace(load, streams=number * load.streams),
-                )
-                found, capacity = calibrate(whole, client, left_s)
-            measured.append(found)
+            left_s = (deadline_ns - clock.now_ns()) / 1e9 / (len(transports) * len(numbers) - len(every))
+            whose = f"{transport}, {format_count(number, 'worker')}" if workers > 1 else transport
+            with choose_display(quiet=False).waiting(f"error and capacity of {whose}", left_s, forks=True):
+                client, whole = SelftestClient(transport, number), number * load.streams
+                found, capacity = calibrate(replace(load, streams=whole), client, left_s)
             every.append(found)
             ended.append(capacity.ended)
-        print_passages([make_workers_passage(measured, ended, transport)])
+        passage = make_transport_passage(every[-1], transport)
+        if workers > 1:
+            passage = make_workers_passage(every[-len(numbers) :], ended, transport)
+        print_passages([passage])
         print_text("", sys.stdout)
     return every
 
@@ -194,7 +177,7 @@ def examine(mode: Mode, transports: Sequence[str]) -> dict[str, str]:
     """Send requests to a null server in a mode, and return by transport what is wrong, or `ok`."""
     load = SelftestLoad(streams=2, interval_ms=2.0, chat=mode.chat)
     requests, tokens = 2 * load.streams, 18
-    with null_server(load.interval_ms, load.interval_ms, *mode.shape) as null:
+    with null_servers(1, load.interval_ms, load.interval_ms, *mode.shape) as (null,):
         records = {
             transport: fire(
                 plan_load(load, requests, tokens),

@@ -20,6 +20,7 @@ from loadgen.features.selftest import capacity, kept_selftests, selftest_command
 from loadgen.features.selftest.capacity import (
     Capacity,
     Seen,
+    SelftestClient,
     SelftestLoad,
     make_transport_passage,
     make_workers_passage,
@@ -231,12 +232,9 @@ def test_the_whole_self_test_in_short(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.whole
 def test_a_client_is_measured_at_several_tokens_a_message_and_over_chat() -> None:
     load = SelftestLoad(streams=2, interval_ms=5.0, tokens_per_message=3, chat=True)
-    found = capacity.measure_client(load, ["wire"], budget_s=0.5)
-    assert found.keys() == {"wire"}
-    assert found["wire"].events_per_read >= 1.0
-    assert (
-        kept_selftests.read_remembered("wire", found["wire"].environment) is None
-    )  # keeping is the caller's
+    found, _ = capacity.calibrate(load, SelftestClient("wire"), 0.5)
+    assert found.events_per_read >= 1.0
+    assert kept_selftests.read_remembered("wire", found.environment) is None  # keeping is the caller's
 
 
 @pytest.mark.whole
