@@ -448,67 +448,54 @@ def find_simulated(preset: str, model: str) -> tuple[str, str] | None:
     return None if machine_named is None else (machine_named.key, model)
 
 
-class ModelIdentity(msgspec.Struct, frozen=True):
-    """The machine and model that a run reports; "" for what it does not."""
-
-    model: str
-    checkpoint_path: str = ""  # where its files are, on this machine
-    declared: str = ""  # how they declare the weights to be stored
-    as_run: str = ""  # the engine's own name for how it computes them
-    kv_dtype: str = ""
-    simulated: str = ""  # the embedded engine's preset
-    gpu: str = ""  # as NVML names it, several as "4 × …" or with commas
-    memory: str = ""  # that the system sees, as "122.8 GiB"
-    partitioned: bool = False  # MIG
-    devices: int | None = None  # in use; None: not reported
-
-
-def find_ceiling(subject: ModelIdentity, flags: Flags) -> tuple[Ceiling | None, str]:
+def find_ceiling(facts: Facts, flags: Flags) -> tuple[Ceiling | None, str]:
     """Return the ceiling of a run and ""; else None, and what is unknown and what to pass.
 
     The machine is that of the flags, else the simulated one, else the run's GPUs. A simulation of no machine
     has neither.
     """
-    played = find_simulated(subject.simulated, subject.model) if subject.simulated else None
+    server = facts.server
+    model = server.model if server.simulated else server.model_root or server.model
+    played = find_simulated(server.simulated, model) if server.simulated else None
     try:
         machine = None
         if flags.names_machine:
             machine = choose_machine(flags.hardware, flags.bandwidth_gb_per_s)
         if machine is not None:
-            machine = (
-                machine if flags.bandwidth_gb_per_s is not None else _multiply_one(machine, subject.devices)
-            )
-        elif subject.simulated:
+            if flags.bandwidth_gb_per_s is None:
+                machine = _multiply_one(machine, count_devices(facts))
+        elif server.simulated:
             if played is None:
                 return None, ""  # made up
             machine = find_machine(played[0])
         else:
-            machine = _find_own_machine(subject)
-        return _estimate_ceiling(subject, machine, played[1] if played else subject.model, flags), ""
+            machine = _find_own_machine(facts)
+        return _estimate_ceiling(facts, machine, played[1] if played else model, flags), ""
     except UsageError as error:
         return None, str(error)
 
 
-def _find_own_machine(subject: ModelIdentity) -> Machine:
+def _find_own_machine(facts: Facts) -> Machine:
     """Return the machine of the run's own GPUs, as many as are in use; raises UsageError with what to pass.
 
     That is if the GPU is unknown, a MIG part, not in the table, or one of several in unknown number.
     """
-    if not subject.gpu:
+    gpu = facts.environment.get("gpu", "")  # as NVML names it, several as "4 × …" or with commas
+    if not gpu:
         raise UsageError(f"the memory bandwidth of the machine is unknown: {_PASS}")
-    if subject.partitioned:
-        raise UsageError(f"of {subject.gpu} only a part is in use (MIG): pass --bandwidth GB/s of that part")
-    counted = re.fullmatch(r"(\d+) × (.+)", subject.gpu)
-    name, count = (counted[2], int(counted[1])) if counted else (subject.gpu, 1)
-    size = re.match(r"[\d.]+", subject.memory)
+    if facts.environment.get("gpu_mig"):
+        raise UsageError(f"of {gpu} only a part is in use (MIG): pass --bandwidth GB/s of that part")
+    counted = re.fullmatch(r"(\d+) × (.+)", gpu)
+    name, count = (counted[2], int(counted[1])) if counted else (gpu, 1)
+    size, devices = re.match(r"[\d.]+", facts.environment.get("memory", "")), count_devices(facts)
     row = recognise_machine(name, float(size[0]) if size else None)
     if row is None:
-        raise UsageError(f"{subject.gpu} is not in the table of machines: {_PASS}")
-    if count > 1 and subject.devices is None:
+        raise UsageError(f"{gpu} is not in the table of machines: {_PASS}")
+    if count > 1 and devices is None:
         raise UsageError(
-            f"how many of the {subject.gpu} are in use is unknown: pass --hardware, as {count}x{row.key}"
+            f"how many of the {gpu} are in use is unknown: pass --hardware, as {count}x{row.key}"
         )
-    return _multiply_one(row, subject.devices)
+    return _multiply_one(row, devices)
 
 
 def _multiply_one(single: Machine, devices: int | None) -> Machine:
@@ -516,14 +503,16 @@ def _multiply_one(single: Machine, devices: int | None) -> Machine:
     return single.multiply(devices) if devices and single.devices == 1 else single
 
 
-def _estimate_ceiling(subject: ModelIdentity, on: Machine, model: str, flags: Flags) -> Ceiling:
+def _estimate_ceiling(facts: Facts, on: Machine, model: str, flags: Flags) -> Ceiling:
     """Estimate the ceiling of a run's model; plain weights that the engine quantized count as such.
 
     Then the files are only read for their config. Raises UsageError.
     """
+    files, engine = facts.checkpoint, facts.as_run
     config = expanded(flags.model_config) if flags.model_config is not None else None
-    made = _ONLINE.get(subject.as_run) if subject.declared in _PLAIN else None
-    directory = subject.checkpoint_path
+    plain = files is None or files.quantization in _PLAIN
+    made = _ONLINE.get(engine.quantization) if plain and engine is not None else None
+    directory = files.path if files is not None else ""
     if made and directory and config is None and (Path(directory) / "config.json").is_file():
         config = Path(directory)
     return estimate_ceiling(
@@ -532,7 +521,7 @@ def _estimate_ceiling(subject: ModelIdentity, on: Machine, model: str, flags: Fl
         quantization=made or "",
         config=config,
         checkpoint_path="" if made else directory,
-        kv_dtype=subject.kv_dtype,
+        kv_dtype=engine.kv_cache_dtype if engine is not None else "",
     )
 
 
@@ -549,28 +538,10 @@ def add_ceiling(facts: Facts, flags: Flags) -> Facts:
         return replace(facts, no_ceiling=why)
     if facts.server.simulated and "/" not in facts.server.simulated and flags == Flags():
         return facts  # a preset of no machine
-    bound, why = find_ceiling(identify_model(facts), flags)
+    bound, why = find_ceiling(facts, flags)
     named = 0 if flags.hardware is None else find_machine(flags.hardware).devices
     gpus = facts.gpus or named or facts.gpu_count
     return replace(facts, ceiling=bound, no_ceiling=why, gpus=gpus)
-
-
-def identify_model(facts: Facts) -> ModelIdentity:
-    """Return the machine, the model and its quantization in a run's facts, "" for what is unknown."""
-    server, files, engine = facts.server, facts.checkpoint, facts.as_run
-    environment = facts.environment
-    return ModelIdentity(
-        model=server.model if server.simulated else server.model_root or server.model,
-        checkpoint_path=files.path if files is not None else "",
-        declared=files.quantization if files is not None else "",
-        as_run=engine.quantization if engine is not None else "",
-        kv_dtype=engine.kv_cache_dtype if engine is not None else "",
-        simulated=server.simulated,
-        gpu=environment.get("gpu", ""),
-        memory=environment.get("memory", ""),
-        partitioned=bool(environment.get("gpu_mig")),
-        devices=count_devices(facts),
-    )
 
 
 def count_devices(facts: Facts) -> int | None:

@@ -10,11 +10,12 @@ import pytest
 
 from builders import made_cases as made
 from builders.loops import loop_over
+from builders.required import require
 from loadgen.base.structs import replace
-from loadgen.facts.run_facts import Server
+from loadgen.facts.run_facts import Facts, Server
 from loadgen.facts.sensor_facts import SensorSummary
 from loadgen.features.roofline import bound, estimate
-from loadgen.features.roofline.estimate import ModelIdentity, find_ceiling
+from loadgen.features.roofline.estimate import find_ceiling
 from loadgen.features.roofline.roofline_settings import Flags
 from loadgen.report import report
 from loadgen.report.run_directory import Result
@@ -22,13 +23,27 @@ from loadgen.server.checkpoint import Checkpoint
 from loadgen.server.engine_config import EngineConfig
 
 CONFIG = str(Path(__file__).parents[2] / "data" / "configs" / "qwen3-8b.json")
-H100 = ModelIdentity(model="Qwen/Qwen3-8B-FP8", gpu="NVIDIA H100 80GB HBM3", memory="2015.4 GiB")
+H100 = {"model": "Qwen/Qwen3-8B-FP8", "gpu": "NVIDIA H100 80GB HBM3", "memory": "2015.4 GiB"}
 PASS = "pass --hardware KEY (as jetson-thor) or --bandwidth GB/s"
 
 
-def found(subject: ModelIdentity, **flags: object) -> tuple[str, float, str]:
+def told(
+    model: str,
+    simulated: str = "",
+    devices: int | None = None,
+    files: Checkpoint | None = None,
+    as_run: str = "",
+    **machine: str,
+) -> Facts:
+    """What a run of a model reports of itself, and its machine in its environment."""
+    server = Server(url="http://h", engine="vLLM", model=model, simulated=simulated)
+    engine = EngineConfig(quantization=as_run, tensor_parallel=devices)
+    return made.run(server=server, environment=machine, checkpoint=files, as_run=engine).facts
+
+
+def found(subject: dict[str, Any], **flags: object) -> tuple[str, float, str]:
     """The machine's key, its TB/s and the model; the reason instead where there is no ceiling."""
-    ceiling, why = find_ceiling(subject, Flags(**flags))  # type: ignore[arg-type]
+    ceiling, why = find_ceiling(told(**subject), Flags(**flags))  # type: ignore[arg-type]
     if ceiling is None:
         return "", 0.0, why
     assert why == ""
@@ -40,24 +55,24 @@ def found(subject: ModelIdentity, **flags: object) -> tuple[str, float, str]:
     [
         pytest.param(H100, {}, ("h100", 3.35, "Qwen/Qwen3-8B-FP8"), id="as the GPU says"),
         pytest.param(H100, {"hardware": "l4"}, ("l4", 0.3, "Qwen/Qwen3-8B-FP8"), id="the flag wins"),
-        pytest.param(replace(H100, gpu="4 × NVIDIA H100 80GB HBM3", devices=2), {},
+        pytest.param({**H100, "gpu": "4 × NVIDIA H100 80GB HBM3", "devices": 2}, {},
          ("h100", 6.7, "Qwen/Qwen3-8B-FP8"), id="two of four"),
-        pytest.param(replace(H100, gpu="", devices=2), {"hardware": "h100"},
+        pytest.param({**H100, "gpu": "", "devices": 2}, {"hardware": "h100"},
          ("h100", 6.7, "Qwen/Qwen3-8B-FP8"), id="a key is of one device"),
-        pytest.param(replace(H100, gpu="", devices=2), {"hardware": "4xh100"},
+        pytest.param({**H100, "gpu": "", "devices": 2}, {"hardware": "4xh100"},
          ("h100", 13.4, "Qwen/Qwen3-8B-FP8"), id="unless it counts them"),
-        pytest.param(replace(H100, devices=2), {"bandwidth_gb_per_s": 500.0}, ("", 0.5, H100.model),
+        pytest.param({**H100, "devices": 2}, {"bandwidth_gb_per_s": 500.0}, ("", 0.5, H100["model"]),
          id="bandwidth"),
-        pytest.param(ModelIdentity(model="Qwen3-8B", gpu="Orin (nvgpu)", memory="7.4 GiB"), {},
+        pytest.param({"model": "Qwen3-8B", "gpu": "Orin (nvgpu)", "memory": "7.4 GiB"}, {},
          ("jetson-orin-nano", 0.102, "Qwen3-8B"), id="a board by its memory"),
-        pytest.param(ModelIdentity(model="tiny", gpu="NVIDIA L4"), {"model_config": CONFIG},
+        pytest.param({"model": "tiny", "gpu": "NVIDIA L4"}, {"model_config": CONFIG},
          ("l4", 0.3, "tiny"), id="a config that is given"),
-        pytest.param(ModelIdentity(model="Qwen/Qwen3-8B", simulated="jetson-thor/qwen3-8b-bf16"), {},
+        pytest.param({"model": "Qwen/Qwen3-8B", "simulated": "jetson-thor/qwen3-8b-bf16"}, {},
          ("jetson-thor", 0.273, "Qwen/Qwen3-8B"), id="the engine's preset"),
-        pytest.param(ModelIdentity(model="served", simulated="roofline/4xl4/Qwen3-8B"), {},
+        pytest.param({"model": "served", "simulated": "roofline/4xl4/Qwen3-8B"}, {},
          ("l4", 1.2, "Qwen3-8B"), id="a preset of ours"),
         pytest.param(
-            ModelIdentity(model="bench", simulated="bench/1024x50"),
+            {"model": "bench", "simulated": "bench/1024x50"},
             {"hardware": "l4", "model_config": CONFIG},
             ("l4", 0.3, "bench"),
             id="a preset that is made up, with flags",
@@ -65,7 +80,7 @@ def found(subject: ModelIdentity, **flags: object) -> tuple[str, float, str]:
     ],
 )  # fmt: skip
 def test_the_machine_and_the_model_are_known(
-    subject: ModelIdentity, flags: dict[str, object], expected: tuple[str, float, str]
+    subject: dict[str, Any], flags: dict[str, object], expected: tuple[str, float, str]
 ) -> None:
     key, bandwidth, model = found(subject, **flags)
     assert (key, model) == (expected[0], expected[2])
@@ -75,41 +90,41 @@ def test_the_machine_and_the_model_are_known(
 @loop_over(
     ("subject", "flags", "why"),
     [
-        pytest.param(ModelIdentity(model="tiny"), {},
+        pytest.param({"model": "tiny"}, {},
          f"the memory bandwidth of the machine is unknown: {PASS}", id="no GPU"),
-        pytest.param(ModelIdentity(model="tiny", gpu="NVIDIA Vera"), {},
+        pytest.param({"model": "tiny", "gpu": "NVIDIA Vera"}, {},
          f"NVIDIA Vera is not in the table of machines: {PASS}", id="unknown"),
-        pytest.param(ModelIdentity(model="tiny", gpu="NVIDIA L4, NVIDIA A10"), {},
+        pytest.param({"model": "tiny", "gpu": "NVIDIA L4, NVIDIA A10"}, {},
          f"NVIDIA L4, NVIDIA A10 is not in the table of machines: {PASS}", id="two kinds"),
         pytest.param(
-            replace(H100, gpu="8 × NVIDIA H100 80GB HBM3"),
+            {**H100, "gpu": "8 × NVIDIA H100 80GB HBM3"},
             {},
             "how many of the 8 × NVIDIA H100 80GB HBM3 are in use is unknown: pass --hardware, as 8xh100",
             id="how many",
         ),
         pytest.param(
-            replace(H100, partitioned=True),
+            {**H100, "gpu_mig": "on"},
             {},
             "of NVIDIA H100 80GB HBM3 only a part is in use (MIG): pass --bandwidth GB/s of that part",
             id="MIG",
         ),
-        pytest.param(ModelIdentity(model="tiny", gpu="NVIDIA L4"), {},
+        pytest.param({"model": "tiny", "gpu": "NVIDIA L4"}, {},
          "the shape of tiny is unknown: pass --model-config, its config.json", id="unknown model"),
-        pytest.param(ModelIdentity(model="bench", simulated="bench/1024x50"), {}, "", id="made up"),
+        pytest.param({"model": "bench", "simulated": "bench/1024x50"}, {}, "", id="made up"),
     ],
 )  # fmt: skip
 def test_what_is_not_known_says_what_to_pass(
-    subject: ModelIdentity, flags: dict[str, object], why: str
+    subject: dict[str, Any], flags: dict[str, object], why: str
 ) -> None:
     assert found(subject, **flags) == ("", 0.0, why)
 
 
 def test_weights_that_the_engine_itself_makes_smaller_are_counted_so(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(Path(CONFIG).read_bytes())
-    plain = ModelIdentity(model="m", checkpoint_path=str(tmp_path), declared="BF16", gpu="NVIDIA L4")
+    files = Checkpoint(path=str(tmp_path), config_digest="", quantization="BF16")
     sizes = {}
     for as_run in ("", "none", "fp8"):
-        ceiling, _ = find_ceiling(replace(plain, as_run=as_run), Flags())
+        ceiling, _ = find_ceiling(told("m", files=files, as_run=as_run, gpu="NVIDIA L4"), Flags())
         assert ceiling is not None
         sizes[as_run] = (round(ceiling.weights.dense_bytes / 1e9, 2), ceiling.weights.computes)
     assert sizes == {"": (15.14, "bf16"), "none": (15.14, "bf16"), "fp8": (8.19, "fp8")}
@@ -118,8 +133,8 @@ def test_weights_that_the_engine_itself_makes_smaller_are_counted_so(tmp_path: P
 def test_a_checkpoint_that_is_broken_costs_the_roofline_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(json.loads(Path(CONFIG).read_text())))
     (tmp_path / "model.safetensors").write_bytes(b"")
-    subject = ModelIdentity(model="m", checkpoint_path=str(tmp_path), gpu="NVIDIA L4")
-    assert found(subject) == (
+    files = Checkpoint(path=str(tmp_path), config_digest="")
+    assert found({"model": "m", "files": files, "gpu": "NVIDIA L4"}) == (
         "",
         0.0,
         f"{tmp_path / 'model.safetensors'} is not a safetensors file, or is cut off: copy it again",
@@ -135,21 +150,13 @@ SENSED = SensorSummary(duration_s=1, period_s=1, samples=1, cpu_ms_per_sample=1,
 def test_the_facts_say_what_ran_on_what() -> None:
     facts = made.run(
         server=SERVER,
-        environment={"gpu": "2 × NVIDIA L4", "memory": "251.5 GiB", "gpu_mig": "on"},
+        environment={"gpu": "2 × NVIDIA L4", "memory": "251.5 GiB"},
         checkpoint=Checkpoint(path="models/q", config_digest="", quantization="FP8"),
         as_run=EngineConfig(quantization="fp8", kv_cache_dtype="fp8_e4m3", tensor_parallel=2),
     ).facts
-    assert estimate.identify_model(facts) == ModelIdentity(
-        model="Qwen/Qwen3-8B",
-        checkpoint_path="models/q",
-        declared="FP8",
-        as_run="fp8",
-        kv_dtype="fp8_e4m3",
-        gpu="2 × NVIDIA L4",
-        memory="251.5 GiB",
-        partitioned=True,
-        devices=2,
-    )
+    ceiling = require(find_ceiling(facts, Flags())[0])
+    assert (ceiling.model, ceiling.machine.key, ceiling.machine.devices) == ("Qwen/Qwen3-8B", "l4", 2)
+    assert ceiling.weights.kv_bytes_per_token == 36 * 2 * 8 * 128  # a byte each
 
 
 @pytest.mark.parametrize(
@@ -158,7 +165,7 @@ def test_the_facts_say_what_ran_on_what() -> None:
 )
 def test_the_devices_are_those_with_memory_of_the_server(how: dict[str, Any], devices: int | None) -> None:
     facts = made.run(sensed=SENSED.model_copy(update=how)).facts
-    assert estimate.identify_model(facts).devices == devices
+    assert estimate.count_devices(facts) == devices
 
 
 def test_a_simulated_server_is_of_the_model_that_its_preset_plays() -> None:
