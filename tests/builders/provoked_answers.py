@@ -19,14 +19,12 @@ from loadgen.verdict.evidence import RunEvidence
 MS = 1_000_000
 PROPS = {"build_info": "b1-0c1e570", "total_slots": 2, "default_generation_settings": {"n_ctx": 4096}}
 LLAMACPP = ServerFacts(url="http://127.0.0.1:8080/v1/completions", engine="llama.cpp server", model="m")
-OF_CANCELLED: dict[str, tuple[RunEvidence, str, set[str]]] = {
+OF_CANCELLED: dict[str, tuple[RunEvidence, str]] = {
     "all-cancelled": (
         run(failed(1, FailureKind.USER_CANCELLED), window=None),
-        "320 of 320 requests were cancelled, none was answered in full",
-        set(),
-    ),
+        "320 of 320 requests were cancelled, none was answered in full"),
     "no-abort": (run(failed(10, FailureKind.USER_CANCELLED), window=observed()),
-                 "the server finished 32 of the 32 requests that were cancelled", set()),
+                 "the server finished 32 of the 32 requests that were cancelled"),
 }  # fmt: skip
 
 
@@ -45,14 +43,11 @@ def slots(count: int, rows: Rows | None = None) -> RunEvidence:
     return run(timed() if rows is None else rows, server=replace(LLAMACPP, slots=count))
 
 
-OF_ANSWERS: dict[str, tuple[RunEvidence, str, set[str]]] = {
-    "few-slots": (slots(4), "the server has 4 slots for 8 requests at once: TTFT includes their queue (2 of",
-                  set()),
+OF_ANSWERS: dict[str, tuple[RunEvidence, str]] = {
+    "few-slots": (slots(4), "the server has 4 slots for 8 requests at once: TTFT includes their queue (2 of"),
     "timings-differ": (
         run(timed(server_output_tokens=OUTPUT - 1)),
-        "output tokens differ in 320 of 320 answers: 3520 by usage, 3200 by timings",
-        set(),
-    ),
+        "output tokens differ in 320 of 320 answers: 3520 by usage, 3200 by timings"),
 }  # fmt: skip
 
 
@@ -112,15 +107,13 @@ def drafting(rows: Rows, accepted: int) -> RunEvidence:
     return run(rows, prompt_format="corpus", window=window)
 
 
-OF_DRAFTS: dict[str, tuple[RunEvidence, str, set[str]]] = {
+OF_DRAFTS: dict[str, tuple[RunEvidence, str]] = {
     "steps-hidden": (
         drafting(closed(), 2000),
         "2000 draft tokens were accepted, and each token has a message of its own",
-        set(),
     ),
     "drafts-differ": (
         drafting(drafted(), 2000),
         "accepted draft tokens: 320 by the messages, 2000 by the server's counters",
-        set(),
     ),
 }

@@ -1,4 +1,4 @@
-"""Runs whose data is doubtful: for each doubt a run, the words of its evidence, and what goes with it."""
+"""Runs whose data is doubtful: for each doubt a run, and the words of its evidence."""
 
 from __future__ import annotations
 
@@ -46,41 +46,35 @@ def of_images(more: int, **changes: Any) -> RunEvidence:
     )
 
 
-OF_DATA: dict[str, tuple[RunEvidence, str, set[str]]] = {
+OF_DATA: dict[str, tuple[RunEvidence, str]] = {
     "trace-grid": (
         of_trace(**BURSTS),
         "40 instants for 320 requests: the trace's timestamps are multiples of 3 s, so requests left in "
         "bursts that never were",
-        set(),
     ),
     "random-acceptance": (
         run(as_run=EAGLE, window=observed(draft_tokens=900, accepted_tokens=90)),
         "random tokens measure noise: speculative decoding (eagle, 3 tokens), 10 % of 900 draft tokens "
         "accepted, which is not that of text",
-        {"steps-hidden"},
     ),
     "prefill-while-queued": (
         run(None, {"percentile_metrics": "ttft,prefill_speed"}, window=observed(queue=QUEUE)),
         "20 of 50 ms mean TTFT in the queue: prefill_speed is not the speed of prefill",
-        set(),
     ),
     "reuse-not-as-expected": (
         of_file(made_data.data(reusable=0.4), cached=30),
         "30 % of the prompt tokens cached (the server's counters), 40 % expected: its cache is small, cold "
         "or off",
-        set(),
     ),
-    "lengths-cut": (of_file(made_data.data(clipped=40)), "40 of 320 requests were clipped", set()),
-    "few-lengths-cut": (of_file(made_data.data(clipped=20)), "20 of 320 requests were clipped", set()),
+    "lengths-cut": (of_file(made_data.data(clipped=40)), "40 of 320 requests were clipped"),
+    "few-lengths-cut": (of_file(made_data.data(clipped=20)), "20 of 320 requests were clipped"),
     "random-routing": (
         run(checkpoint=EXPERTS),
         "random tokens measure noise: the model has 128 experts, and routing is not that of text",
-        set(),
     ),
     "images-ignored": (
         of_images(0),
         "0 tokens for 1 image, by the server's count of a prompt less that of the same text alone",
-        set(),
     ),
-    "images-repeated": (of_images(64, distinct=40), "320 images, of 40 different ones", set()),
+    "images-repeated": (of_images(64, distinct=40), "320 images, of 40 different ones"),
 }

@@ -70,10 +70,9 @@ ROUTED = {
     ),
     "two workers that do what was asked": Provocation(routed(alive, alive), BOTH, set()),
 }
-OF_ROLES: dict[str, tuple[RunEvidence, str, set[str]]] = {
+OF_ROLES: dict[str, tuple[RunEvidence, str]] = {
     "worker-ended": (
         run(role_windows=(role_window("a:8000"), role_window(ended_s=12.34))),
         "worker b:8000 ended by 12.3 s: it did not answer",
-        set(),
     )
 }

@@ -64,41 +64,29 @@ def cached_of(rows: list[Record]) -> int:
 
 
 _ROWS = rows_of(TURNS, 8)
-OF_SESSIONS: dict[str, tuple[RunEvidence, str, set[str]]] = {
+OF_SESSIONS: dict[str, tuple[RunEvidence, str]] = {
     "sessions-ended-early": (
         judged(TURNS, rows_of(TURNS, 8, ended(CUT, 3, 7))),
-        "3 of 40 sessions (7.5 %) ended early: 3 later turns were not sent",
-        set(),
-    ),
+        "3 of 40 sessions (7.5 %) ended early: 3 later turns were not sent"),
     "users-waited": (
         of_users(behind=True),
-        "240 of 320 turns (75 %) waited for the answer before them",
-        set(),
-    ),
+        "240 of 320 turns (75 %) waited for the answer before them"),
     "turns-late": (judged(TURNS, rows_of(TURNS, 8, late_ms=12.0)),
-                   "later turns were sent 12.00 ms late by P99, 12.00 ms at most", set()),
+                   "later turns were sent 12.00 ms late by P99, 12.00 ms at most"),
     "reconnected": (judged(TURNS, _ROWS, client=client(reconnects=4)),
-                    "4 of 320 turns went over a new connection", set()),
+                    "4 of 320 turns went over a new connection"),
     "context-limit": (
         judged(TURNS, rows_of(TURNS, 8, ended(LONG, 20, 7))),
-        "20 of 40 sessions ended at the model's context limit",
-        set(),
-    ),
+        "20 of 40 sessions ended at the model's context limit"),
     "session-forgotten": (
         judged(TURNS, uncached(_ROWS)),
-        "of 56000 prompt tokens that sessions had sent in their turn before, 0 (0 %) were cached (usage)",
-        set(),
-    ),
+        "of 56000 prompt tokens that sessions had sent in their turn before, 0 (0 %) were cached (usage)"),
     "cached-tokens-differ": (
         counted(_ROWS, cached_of(_ROWS) * 9 // 10),
-        "77.8 % of the prompt tokens cached by usage, 70 % by the server's counters",
-        set(),
-    ),
+        "77.8 % of the prompt tokens cached by usage, 70 % by the server's counters"),
     "sessions-ran-dry": (
         with_tail(),
-        "figures are of the first 6.7 of 28.2 s: then the first slot had no session left",
-        set(),
-    ),
+        "figures are of the first 6.7 of 28.2 s: then the first slot had no session left"),
 }  # fmt: skip
 AT_EASE_IN_SESSIONS = {
     "sessions in a closed loop": judged(TURNS, _ROWS),

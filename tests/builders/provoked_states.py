@@ -19,15 +19,15 @@ from loadgen.verdict.evidence import RunEvidence
 
 
 def read_nvml(name: str) -> MachineState:
-    return Gpus(RecordedNvml(name)).read_state(lambda: (41,))
+    return Gpus(RecordedNvml(name)).read_state((41,))
 
 
 def read_files(name: str) -> MachineState:
     """The state that board and host report from recorded files."""
     with tempfile.TemporaryDirectory() as place:
         root = tree(Path(place), (DATA / f"{name}.txt").read_text("utf-8"))
-        boards = [] if name == "dgx_spark" else [Board(root).read_state(tuple)]
-        return merge_states([*boards, System(root).read_state(tuple)])
+        boards = [] if name == "dgx_spark" else [Board(root).read_state(())]
+        return merge_states([*boards, System(root).read_state(())])
 
 
 def sensed(
@@ -52,21 +52,16 @@ ORIN, THOR = read_files("agx_orin"), read_files("agx_thor")
 FULL = merge_states((SPARK, STARVED))
 CAPPED = replace(SERVER, power_caps={"GPU 0": PowerCap(now_w=350, default_w=700)})
 
-OF_STATES: dict[str, tuple[RunEvidence, str, set[str]]] = {
+OF_STATES: dict[str, tuple[RunEvidence, str]] = {
     "gpu-clock-low": (
         run(state_before=SPARK, sensed=sensed(611)),
-        "GPU 0 ran at 611 of 3,003 MHz at most, and reports no reason",
-        set(),
-    ),
+        "GPU 0 ran at 611 of 3,003 MHz at most, and reports no reason"),
     "gpu-throttled": (
         run(state_before=SERVER, sensed=sensed(1980, held={"GPU 0: hardware thermal slowdown": 0.06})),
-        "GPU 0: hardware thermal slowdown in 6 % of samples",
-        set(),
-    ),
-    "power-cap": (run(state_before=CAPPED), "GPU 0 may draw 350 W of 700 W by default", set()),
+        "GPU 0: hardware thermal slowdown in 6 % of samples"),
+    "power-cap": (run(state_before=CAPPED), "GPU 0 may draw 350 W of 700 W by default"),
     "board-clock": (run(state_before=ORIN, sensed=sensed(612)),
-                    "17000000.gpu may run at 612 of 1,300 MHz in power mode MODE_30W (2)",
-                    {"clocks-not-pinned"}),
+                    "17000000.gpu may run at 612 of 1,300 MHz in power mode MODE_30W (2)"),
     "clocks-not-pinned": (
         run(
             state_before=replace(
@@ -75,12 +70,10 @@ OF_STATES: dict[str, tuple[RunEvidence, str, set[str]]] = {
             ),
             sensed=sensed(1300),
         ),
-        "17000000.gpu is not pinned",
-        set(),
-    ),
+        "17000000.gpu is not pinned"),
     "page-cache": (run(state_before=FULL, sensed=sensed(2400)),
-                   "86.5 of 119.7 GiB of shared memory are page cache, 3.0 GiB are free", set()),
-    "gpu-memory-unknown": (run(state_before=SPARK), "GPU 0 (NVIDIA GB10) reports no memory in use", set()),
+                   "86.5 of 119.7 GiB of shared memory are page cache, 3.0 GiB are free"),
+    "gpu-memory-unknown": (run(state_before=SPARK), "GPU 0 (NVIDIA GB10) reports no memory in use"),
 }  # fmt: skip
 
 SOUND_STATES = {

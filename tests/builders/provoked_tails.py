@@ -31,17 +31,15 @@ def tailed(found: Attribution) -> RunEvidence:
     return replace(run(), parts={attribute_run: found})
 
 
-# The run, the words that its evidence must have, and the doubts that go with it.
-OF_TAILS: dict[str, tuple[RunEvidence, str, set[str]]] = {
+# The run, and the words that its evidence must have.
+OF_TAILS: dict[str, tuple[RunEvidence, str]] = {
     "network-in-tail": (
         tailed(made.NETWORK),
         "91 % of the time beyond P99 ITL is the network's (retransmission 89 %, path delay 2 %)",
-        set(),
     ),
     "others-prefill-stalls": (
         tailed(made.BUSY),
         "61 % of the time beyond P99 ITL is other requests' prefill",
-        set(),
     ),
 }
 

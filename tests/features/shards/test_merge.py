@@ -66,7 +66,7 @@ def made(**keys: Any) -> Result:
 
 
 STORED = Path(__file__).parents[2] / "data" / "run_directories" / "smoke"
-OF_DATA = {name: Result(made.facts, made.records) for name, (made, _, _) in provoked_data.OF_DATA.items()}
+OF_DATA = {name: Result(made.facts, made.records) for name, (made, _) in provoked_data.OF_DATA.items()}
 RUNS = {
     **OF_DATA,
     "a stored run": run_directory.load(STORED),
@@ -375,7 +375,7 @@ def test_merging_by_hand_takes_a_list() -> None:
 @pytest.mark.parametrize("of", [pytest.param(2, marks=pytest.mark.long), 7])
 @loop_over("name", [name for name in PROVOKED if name not in OF_SHARDS])
 def test_a_doubt_of_a_run_is_that_of_its_merged_shards(name: str, of: int) -> None:
-    case, _, _ = PROVOKED[name]
+    case, _ = PROVOKED[name]
     run = Result(case.facts, case.records)
     merged = merge.merge_results(named(divided(run, of)))
     assert verdict.encode_verdict(merged.verdict) == verdict.encode_verdict(by_workers(run, of).verdict)
