@@ -28,7 +28,7 @@ from loadgen.base.errors import ExitCode
 from loadgen.base.rule import Rule
 from loadgen.cli import list_questions
 from loadgen.engines.engines import ENGINES
-from loadgen.features.attribution.parts import EVIDENCE, PARTS
+from loadgen.features.attribution.attribution import EVIDENCE, PARTS
 from loadgen.features.roofline import machines
 from loadgen.figures import figure_table
 from loadgen.figures.metrics import ClientHealth

@@ -12,7 +12,7 @@ from doc_tables import remove_tables
 from builders import made_runs
 from loadgen.base.errors import ExitCode
 from loadgen.facts.run_facts import Facts
-from loadgen.features.attribution import parts, stalls
+from loadgen.features.attribution import attribution, stalls
 from loadgen.features.fingerprint import answer_check, greedy_prompts
 from loadgen.features.images import image_requests
 from loadgen.features.roofline import roofline_settings
@@ -125,8 +125,8 @@ CLAIMS: dict[str, tuple[str, ...]] = {
         f"longer than {stalls.SILENT} such steps",
         f"too many for chance ({100 * stalls._CHANCE:g} % or less)",
         f"if {NUMBERS[stalls.LEAST_STREAMS]} streams or more",
-        f"on a path of over {parts.NEAR_NS // 10**6} ms without",
-        f"over {parts.NEAR_NS // 10**6} ms, or with losses",
+        f"on a path of over {attribution.NEAR_NS // 10**6} ms without",
+        f"over {attribution.NEAR_NS // 10**6} ms, or with losses",
     ),
     "speculation.md": (
         f"agree with theirs: by {100 * step_counts.APART:.0f} % of the tokens",

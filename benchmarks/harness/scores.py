@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.harness.stalled_run import StalledRun, Truth
-from loadgen.features.attribution.attribution import Attribution
-from loadgen.features.attribution.parts import PARTS
+from loadgen.features.attribution.attribution import PARTS, Attribution
 from loadgen.records.record import Records
 from loadgen_servers.engine.stalling import RequestRow, StallRow
 

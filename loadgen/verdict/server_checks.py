@@ -8,7 +8,7 @@ from functools import partial
 
 from loadgen.base.rule import Evidence, Origin, Rule, Source, invalid, join_evidence, note, suspect
 from loadgen.base.text import format_count
-from loadgen.features.attribution import attribution_checks
+from loadgen.features.attribution import attribution
 from loadgen.server.server_counters import ServerSample
 from loadgen.verdict import reconcile
 from loadgen.verdict.evidence import LEAST_GAUGES, LEAST_WAVES, RunEvidence, Trend, percent
@@ -145,7 +145,7 @@ def preemptions(run: RunEvidence) -> Evidence | None:
 
 
 def _describe_tail(run: RunEvidence, key: str) -> Iterator[Evidence | None]:
-    yield attribution_checks.describe_share(run, key)
+    yield attribution.describe_share(run, key)
 
 
 @suspect(

@@ -12,7 +12,7 @@ import msgspec
 from loadgen.base import rule
 from loadgen.base.errors import Broken, make_each, make_guarded
 from loadgen.base.rule import Finding, Rule, Severity, Source
-from loadgen.features.attribution import attribution_checks as attribution
+from loadgen.features.attribution import attribution
 from loadgen.features.data import data_checks as data
 from loadgen.features.images import image_counts as images
 from loadgen.features.ring import ring_checks as ring

@@ -8,8 +8,7 @@ import numpy as np
 
 from builders import made_runs
 from builders.made_runs import MS
-from loadgen.features.attribution.attribution import Attribution, PartRows, attribute_run
-from loadgen.features.attribution.parts import PARTS, ROWS
+from loadgen.features.attribution.attribution import PARTS, ROWS, Attribution, PartRows, attribute_run
 from loadgen.report.run_directory import Result
 
 EVERY = ("kernel", "rtt", "segments", "server", "preemptions", "streams")

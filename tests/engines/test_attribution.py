@@ -11,8 +11,7 @@ import pytest
 from engines.clients import loadgen
 from engines.running import VLLM_ON_CPU
 from loadgen.base.arrays import Int64
-from loadgen.features.attribution.attribution import PartRows, attribute_run
-from loadgen.features.attribution.parts import ROWS
+from loadgen.features.attribution.attribution import ROWS, PartRows, attribute_run
 from loadgen.records.record import Records
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from builders import made_runs
-from loadgen.features.attribution.attribution import PartRows
-from loadgen.features.attribution.parts import ROWS
+from loadgen.features.attribution.attribution import ROWS, PartRows
 from loadgen.records.record import PATH, REORDERING, RETRANSMISSION, UNKNOWN, Record, Records
 from loadgen.report.run_directory import Result
 from loadgen.server.server_counters import ServerSample, ServerWindow

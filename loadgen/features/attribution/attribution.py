@@ -1,10 +1,11 @@
-"""Attribution: each TTFT, and each gap beyond P99, divided into parts that sum to it exactly."""
+"""Attribution: each TTFT, and each gap beyond P99, divided into parts that sum to it exactly; its doubts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -12,17 +13,8 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import Bool, Int64, sum_exactly, sum_rows
 from loadgen.base.clock import MS_NS, SECOND_NS, US_NS
+from loadgen.base.rule import Evidence, join_evidence, note, suspect
 from loadgen.facts.run_facts import Facts
-from loadgen.features.attribution.parts import (
-    BEFORE_SENT,
-    CAUSES,
-    EVIDENCE,
-    NEAR_NS,
-    OF_EACH_REQUEST,
-    ROWS,
-    SEGMENTED,
-    Division,
-)
 from loadgen.features.attribution.stalls import (
     LEAST_STREAMS,
     EngineStalls,
@@ -33,9 +25,135 @@ from loadgen.features.attribution.stalls import (
 from loadgen.figures.distribution import Piece, rank_pieces
 from loadgen.figures.metrics import list_gaps
 from loadgen.figures.session_rows import find_sessions
-from loadgen.records.record import NO_CAUSE, UNKNOWN, MessageBlock, Records
+from loadgen.records.record import (
+    NO_CAUSE,
+    PATH,
+    REORDERING,
+    RETRANSMISSION,
+    UNKNOWN,
+    MessageBlock,
+    Records,
+)
 from loadgen.server.server_counters import ServerSample, ServerWindow
-from loadgen.verdict.evidence import MeasuredRun, mark_counted
+from loadgen.verdict.arrival_checks import arrivals_not_tokens
+from loadgen.verdict.evidence import MeasuredRun, RunEvidence, has_tail, limit_doubts, mark_counted, percent
+
+Group = Literal["client", "network", "server", "engine", "unknown"]
+Wait = Literal["ttft", "tail"]  # for a first token, and a gap beyond P99
+_FIRST: tuple[Wait, ...] = ("ttft",)
+_GAP: tuple[Wait, ...] = ("tail",)
+_BOTH = _FIRST + _GAP
+
+
+class WaitPart(msgspec.Struct, frozen=True):
+    """A part of a wait: whose it is, and what a user can do about it; "" where nothing can be advised."""
+
+    key: str
+    label: str
+    group: Group
+    waits: tuple[Wait, ...]  # that it can be a part of
+    about: str
+    remedy: str = ""
+
+
+# The whole wait of a request, intended → first token's arrival, is sent_late + handshake + TTFT; TTFT, sent →
+# first token's arrival, and a gap are the sums of the other parts. `read_lag` is in no sum but that of a gap
+# whose reads had no kernel timestamp, or ended with a read of several messages.
+PARTS: tuple[WaitPart, ...] = (
+    WaitPart("sent_late", "sent late", "client", _FIRST,
+        "from when the request was due until it was sent, without opening its connection",
+        "use a faster or less busy machine for the client, or --workers"),
+    WaitPart("read_lag", "read late", "client", _GAP,
+        "what the client's own late reads can explain of gaps without a kernel timestamp, or that end with a "
+        "read of several messages, which has the timestamp of the last",
+        "use --transport ring, which timestamps each segment, and leave the client a core; never stop it or "
+        "its container"),
+    WaitPart("handshake", "handshake", "network", _FIRST,
+        "opening the connection (TCP, TLS) after the request was due",
+        "keep connections open, or measure nearer to the server"),
+    WaitPart("request_resent", "request resent", "network", _FIRST,
+        "until the segment of the request that got through was sent: earlier ones were lost",
+        "find what loses segments on the way to the server"),
+    WaitPart("round_trip", "round trip", "network", _FIRST,
+        "the connection's least round trip: once for each request", "measure nearer to the server"),
+    WaitPart("retransmission", "retransmission", "network", _BOTH,
+        "a segment of the answer was lost and sent again",
+        "find what loses segments on the way from the server"),
+    WaitPart("reordering", "reordering", "network", _BOTH,
+        "a segment of the answer came after later ones, which waited for it"),
+    WaitPart("path_delay", "path delay", "network", _BOTH,
+        "transit beyond the quickest that the connection has shown: queues on the way"),
+    WaitPart("http", "HTTP, tokenizing", "server", _FIRST,
+        "in the server before the engine's queue and after its first token: HTTP, tokenizing, routing",
+        "add API server processes or tokenizer workers"),
+    WaitPart("queue", "queue", "server", _FIRST, "in the engine's queue, until it was scheduled",
+        "lower the load, or raise what runs at once (vLLM: --max-num-seqs, SGLang: --max-running-requests)"),
+    WaitPart("prefill", "prefill", "engine", _FIRST, "from when it was scheduled up to its first token",
+        "cache prefixes, or shorten prompts"),
+    WaitPart("decode_step", "decode step", "engine", _GAP, "the typical step at that time, of all streams"),
+    WaitPart("slow_step", "slow step", "engine", _GAP,
+        "beyond the typical step, of all streams at once, with no one's prefill in it",
+        "check the server's CPU, clocks and log at that time"),
+    WaitPart("preemption", "preemption", "engine", _GAP,
+        "the engine took the request's memory for others, and computed it again",
+        "give the KV cache more memory (vLLM: --gpu-memory-utilization), or lower the load"),
+    WaitPart("others_prefill", "others' prefill", "engine", _GAP,
+        "beyond the typical step, of all streams at once, while another request's prompt was computed",
+        "limit the prompt tokens of a step, at the cost of TTFT (vLLM: --max-num-batched-tokens or "
+        "--long-prefill-token-threshold, SGLang: --chunked-prefill-size, llama.cpp: --batch-size)"),
+    WaitPart("unknown", "unknown", "unknown", _BOTH, "what nothing that was measured explains"),
+)  # fmt: skip
+ROWS: dict[str, int] = {part.key: row for row, part in enumerate(PARTS)}  # of an array int64[len(PARTS), …]
+BEFORE_SENT = ("sent_late", "handshake")  # of the whole wait, not of TTFT
+CAUSES = {RETRANSMISSION: "retransmission", REORDERING: "reordering", PATH: "path_delay"}  # of a delay
+NEAR_NS = 2 * MS_NS  # a round trip on a network without long queues, which does not pause for all at once
+IMPAIRED = ("request_resent", *CAUSES.values())  # by the network, but for the round trip itself
+
+
+class Division:
+    """Waits that are divided: their parts so far, int64[len(PARTS), waits], and what is left of each (ns)."""
+
+    def __init__(self, whole_ns: Int64) -> None:
+        self.parts = np.zeros((len(PARTS), len(whole_ns)), np.int64)
+        self.left_ns = whole_ns.copy()
+
+    def take(self, key: str, most_ns: Int64) -> None:
+        """Add to a part what is left of each wait, `most_ns` at most; nothing where that is negative."""
+        taken_ns = np.minimum(self.left_ns, most_ns.clip(0))
+        self.parts[ROWS[key]] += taken_ns
+        self.left_ns -= taken_ns
+
+
+class EvidenceKind(msgspec.Struct, frozen=True):
+    """A kind of evidence that waits are divided by: its words, the parts that it shows, how to get it."""
+
+    key: str
+    label: str
+    parts: tuple[str, ...]  # their keys
+    remedy: str  # "": it depends on the engine
+    transports: tuple[str, ...] = ()  # that have it where it can be had: with these the remedy is no advice
+
+
+SEGMENTED = ("ring",)  # transports whose arrivals are those of segments, not of reads
+OF_EACH_REQUEST = ("server", "spans")  # evidence by which queue and prefill of a request are known
+_TIMESTAMPED = (
+    "--transport wire or ring: the kernel then timestamps arrivals, and reports round trips", ("wire", "ring")
+)  # fmt: skip
+EVIDENCE: tuple[EvidenceKind, ...] = (
+    EvidenceKind("kernel", "kernel timestamps of arrivals", ("read_lag",), *_TIMESTAMPED),
+    EvidenceKind("rtt", "TCP's least round trip of each connection", ("round_trip",), *_TIMESTAMPED),
+    EvidenceKind("segments", "TCP timestamps of each segment", IMPAIRED,
+        "--transport ring: it shows the network's part of each wait", SEGMENTED),
+    EvidenceKind("server", "the server's own times of each request", ("http", "queue", "prefill"), ""),
+    EvidenceKind("spans", "the server's spans", ("http", "queue", "prefill"),
+        "--receive-spans: a server that exports spans then reports each request's HTTP, queue and prefill"),
+    EvidenceKind("preemptions", "samples of the server's preemptions", ("preemption",),
+        "a server whose /metrics counts preemptions, without --no-observe"),
+    EvidenceKind("streams", "what all streams do at one instant",
+        ("decode_step", "slow_step", "others_prefill"),
+        "more requests at once: with few streams a pause of one looks like a pause of all"),
+)  # fmt: skip
+
 
 TAIL = 99.0  # the percentile beyond which a gap or a TTFT is of the tail
 _ORDINARY = 1.5  # typical steps: where as little of a gap is no stall, all its excess is the stall's
@@ -509,3 +627,71 @@ def _mark_known_paths(records: Records, tokens: FirstTokens) -> Bool:
         late = (tokens.coalesced > 0) & (records.lag_max_ns[tokens.request] > MS_NS)
         known &= (rtt_ns <= NEAR_NS) & ~impaired & ~late
     return known
+
+
+STALLED, NETWORK = 0.25, 0.2  # of the time beyond P99
+_LEAST = 0.05  # of it: a smaller share is no evidence to add to another doubt
+_LONG = "where that tail is longer than typical by 1 ms and a fifth or more"
+
+
+def _divide_tail(run: RunEvidence) -> Attribution | None:
+    """Return where the time beyond P99 comes from; None of few requests, or without a long tail of tokens."""
+    if not has_tail(run.facts) or arrivals_not_tokens.find(run) is not None:
+        return None
+    found = run.derive(attribute_run)
+    return None if found.nothing_to_explain else found
+
+
+def describe_share(run: RunEvidence, key: str) -> Evidence | None:
+    """Describe a part's shares of the time beyond P99, as evidence of another doubt; None below 5 %."""
+    if (found := run.derive(_divide_tail)) is None:
+        return None
+    shares = [(name, tail.share(key)) for name, tail in found.tails if tail.is_long]
+    large = [
+        f"{percent(round(share, 2))} of the time beyond P99 {name}"
+        for name, share in shares
+        if share >= _LEAST
+    ]
+    return f"{' and '.join(large)} is that" if large else None
+
+
+@note(
+    "others-prefill-stalls",
+    f"other requests' prefill takes {percent(STALLED)} or more of the time beyond P99 ITL, {_LONG}: all "
+    "streams pause while a prompt is computed",
+    f"{PARTS[ROWS['others_prefill']].remedy}, or serve prefill elsewhere",
+)
+def others_prefill_stalls(run: RunEvidence) -> Evidence | None:
+    """Find evidence that the long gaps are mostly pauses for other requests' prompts."""
+    found = run.derive(_divide_tail)
+    if found is None or not found.gaps.is_long or (share := found.gaps.share("others_prefill")) < STALLED:
+        return None
+    return f"{percent(round(share, 2))} of the time beyond P99 ITL is other requests' prefill"
+
+
+@suspect(
+    "network-in-tail",
+    f"lost, reordered or delayed segments (not the round trip itself) take {percent(NETWORK)} or more of the "
+    f"time beyond P99 TTFT or ITL, {_LONG}: P99 is not the server's alone",
+    "measure nearer to the server, or find what loses or queues packets (ip -s link, nstat); read P50",
+)
+def network_in_tail(run: RunEvidence) -> Evidence | None:
+    """Find evidence that the network, not the server, makes a good part of P99."""
+    if (found := run.derive(_divide_tail)) is None:
+        return None
+    sentences = []
+    for name, tail in found.tails:
+        shares = {key: tail.share(key) for key in IMPAIRED}
+        share = sum(shares.values())
+        if tail.is_long and share >= NETWORK:
+            words = ", ".join(
+                f"{key.replace('_', ' ')} {percent(round(part, 2))}"
+                for key, part in shares.items()
+                if part >= 0.005
+            )
+            part_of = f"{percent(round(share, 2))} of the time beyond P99 {name}"
+            sentences.append(f"{part_of} is the network's ({words})")
+    return join_evidence(sentences)
+
+
+limit = partial(limit_doubts, (has_tail,))

@@ -13,16 +13,18 @@ from loadgen.base.clock import MS_NS
 from loadgen.base.tables import Number, Table, format_number, make_table
 from loadgen.engines import engines
 from loadgen.facts.run_facts import Facts
-from loadgen.features.attribution.attribution import Attribution, PartRows, attribute_run
-from loadgen.features.attribution.parts import (
+from loadgen.features.attribution.attribution import (
     BEFORE_SENT,
     EVIDENCE,
     OF_EACH_REQUEST,
     PARTS,
     ROWS,
+    Attribution,
     EvidenceKind,
+    PartRows,
     Wait,
     WaitPart,
+    attribute_run,
 )
 from loadgen.records.record import UNKNOWN
 from loadgen.report.run_directory import RequestColumn, Result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from loadgen.base.passages import Panel
-from loadgen.features.attribution.parts import PARTS
+from loadgen.features.attribution.attribution import PARTS
 
 # Colours that people with any colour vision tell apart (after Okabe and Ito 2008), each with a dash.
 _LIGHT_SERIES = ("#0069b4", "#c84800", "#007a5a", "#a3457e", "#9a6700", "#2a8fbd", "#5b5b5b", "#7b3fb5")

@@ -14,9 +14,8 @@ from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.passages import Curve, CurveStyle, Floats, Panel, Spans
 from loadgen.base.tables import Table, make_table
 from loadgen.base.text import GIB, format_count
-from loadgen.features.attribution.attribution import PartRows
+from loadgen.features.attribution.attribution import ROWS, PartRows
 from loadgen.features.attribution.attribution_section import find_attribution, list_part_times
-from loadgen.features.attribution.parts import ROWS
 from loadgen.figures.figure_table import LATENCIES, SELECTABLE
 from loadgen.figures.metrics import list_gaps
 from loadgen.figures.per_request import PerRequest

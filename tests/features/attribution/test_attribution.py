@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from builders import made_runs
 from loadgen.features.attribution import attribution
-from loadgen.features.attribution.attribution import Attribution, attribute
-from loadgen.features.attribution.parts import ROWS
+from loadgen.features.attribution.attribution import ROWS, Attribution, attribute
 from loadgen.plan import profile
 from loadgen.records.record import NO_CAUSE, PATH, RETRANSMISSION, Record, Records
 from loadgen.report.run_directory import Result

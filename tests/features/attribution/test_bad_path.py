@@ -11,9 +11,8 @@ from benchmarks.harness.process import CouldNotRun
 from benchmarks.harness.stalled_run import Ends, Load, run_stalled
 from builders.loops import loop_over
 from fakes.rings import needs_ring
-from loadgen.features.attribution.attribution import attribute_run
+from loadgen.features.attribution.attribution import IMPAIRED, attribute_run
 from loadgen.features.attribution.explain_command import explain_run
-from loadgen.features.attribution.parts import IMPAIRED
 from loadgen.report.run_directory import Result
 
 pytestmark = [pytest.mark.whole, needs_ring]

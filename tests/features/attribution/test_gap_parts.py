@@ -15,8 +15,7 @@ from builders import made_runs
 from builders.loops import loop_over
 from fakes.engine_model import MS, EngineModel, score
 from loadgen.base.arrays import Int64
-from loadgen.features.attribution.attribution import attribute, mark_preempted, read_counts
-from loadgen.features.attribution.parts import ROWS
+from loadgen.features.attribution.attribution import ROWS, attribute, mark_preempted, read_counts
 from loadgen.records.record import PATH, REORDERING, Record, Records
 from loadgen.server.server_counters import ServerSample, ServerWindow
 

@@ -22,9 +22,8 @@ from fakes.virtual_network import LATENCY_NS, VirtualServer
 from fakes.virtual_run import BASE_URL, run_on
 from fakes.virtual_servers import engine_server
 from loadgen import cli
-from loadgen.features.attribution.attribution import Attribution, attribute_run
+from loadgen.features.attribution.attribution import ROWS, Attribution, attribute_run
 from loadgen.features.attribution.explain_command import explain_run
-from loadgen.features.attribution.parts import ROWS
 from loadgen.report import run_directory
 
 MS = 1_000_000

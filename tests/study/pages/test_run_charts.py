@@ -13,7 +13,7 @@ from builders.loops import loop_over
 from loadgen import __version__
 from loadgen.base.passages import CurveStyle, Panel
 from loadgen.base.structs import replace
-from loadgen.features.attribution.parts import PARTS
+from loadgen.features.attribution.attribution import PARTS
 from loadgen.figures.distribution import Distribution
 from loadgen.report import report
 from loadgen.report.run_directory import Result
