@@ -149,8 +149,8 @@ def _find_more_messages(run: RunEvidence) -> Evidence | None:
     return (
         f"in {np.count_nonzero(more)} of {np.count_nonzero(which)} answers more messages have text than "
         f"usage counts tokens ({sum_exactly(messages[more])} and "
-        f"{sum_exactly(run.records.output_tokens[more])}): the "
-        "count is wrong, or a proxy splits or repeats messages; tok/s and TPOT rest on it"
+        f"{sum_exactly(run.records.output_tokens[more])}): the count is wrong, or a proxy splits or repeats "
+        "messages; tok/s and TPOT rest on it"
     )
 
 
@@ -203,10 +203,8 @@ def _find_unseen_tokens(run: RunEvidence) -> Evidence | None:
 def _find_full_first(run: RunEvidence) -> Evidence | None:
     """Find that the first message of most answers carries far more tokens than the others."""
     shapes = run.shapes
-    first, later = (
-        shapes.first_tokens,
-        (shapes.tokens - shapes.first_tokens) / np.maximum(shapes.messages - 1, 1),
-    )
+    first = shapes.first_tokens
+    later = (shapes.tokens - first) / np.maximum(shapes.messages - 1, 1)
     which = (shapes.messages > 1) & (first >= FULL_TOKENS) & (first > FULL_SHARE * shapes.tokens)
     which &= first > FULL_TIMES * later
     if not _is_most(which):
@@ -281,13 +279,11 @@ def hidden_tokens(run: RunEvidence) -> Evidence | None:
     most = SOME * max(run.metrics.total_output_tokens, 1)
     parts = [
         f"usage's total has {sum_exactly(apart)} tokens in {np.count_nonzero(apart)} answers beyond prompt "
-        "and "
-        "answer, which no figure counts"
+        "and answer, which no figure counts"
         if sum_exactly(apart) > most
         else None,
         f"{sum_exactly(within)} tokens of reasoning in {np.count_nonzero(within)} answers are counted and "
-        "not "
-        "shown: TTFT has their time, TPOT is too low"
+        "not shown: TTFT has their time, TPOT is too low"
         if sum_exactly(within) > most
         else None,
     ]

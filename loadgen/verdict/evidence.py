@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from typing import Any, Self, TypeVar
@@ -558,27 +558,6 @@ def reported_reuse(facts: Facts, records: Records) -> dict[str, tuple[int, int]]
     if window is not None and None not in (window.prefix_hits, window.prefix_queries):
         by[COUNTERS] = (window.prefix_hits or 0, window.prefix_queries or 0)
     return {source: (hits, queries) for source, (hits, queries) in by.items() if queries}
-
-
-Missing = Callable[[RunEvidence, Set[Source]], bool]
-
-
-class Checkable(msgspec.Struct, frozen=True):
-    """A kind of check: its short name, whether a run lacks its source, and what provides it."""
-
-    name: str
-    missing: Missing
-    remedy: str
-
-
-def make_missing(source: Source, *, hosted: bool = True, simulated: bool = True) -> Missing:
-    """Make the test of whether a run lacks a source.
-
-    With `hosted` False a hosted API's run never lacks it, with `simulated` False none of the embedded engine.
-    """
-    return lambda run, sources: (
-        source not in sources and (hosted or not run.hosted) and (simulated or not run.facts.server.simulated)
-    )
 
 
 def mark_counted(facts: Facts, records: Records, rows: SessionRows | None) -> Bool:

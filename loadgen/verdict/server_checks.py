@@ -141,11 +141,8 @@ def preemptions(run: RunEvidence) -> Evidence | None:
     if not count or count <= PREEMPTED * run.metrics.requests:
         return None
     evicted = f"{format_count(count, 'preemption')} in {format_count(run.metrics.requests, 'request')}"
-    return join_evidence([f"{evicted}: the KV cache was full", *_describe_tail(run, "preemption")])
-
-
-def _describe_tail(run: RunEvidence, key: str) -> Iterator[Evidence | None]:
-    yield attribution.describe_share(run, key)
+    share = attribution.describe_share(run, "preemption")
+    return join_evidence([f"{evicted}: the KV cache was full", share])
 
 
 @suspect(
@@ -195,7 +192,7 @@ def requests_queued(run: RunEvidence) -> Evidence | None:
         found.append(f"KV cache up to {percent(full)} full")
     if queued_ms > 0:
         found.append(f"mean queue time {queued_ms:.4g} ms{f' of {ttft_ms:.4g} ms TTFT' if long else ''}")
-    return join_evidence([*found, *_describe_tail(run, "queue")])
+    return join_evidence([*found, attribution.describe_share(run, "queue")])
 
 
 def _measure_queue_ms(run: RunEvidence) -> float:

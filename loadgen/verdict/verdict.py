@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -28,7 +28,7 @@ from loadgen.verdict import arrival_checks as arrivals
 from loadgen.verdict import client_checks as client
 from loadgen.verdict import load_checks as load
 from loadgen.verdict import server_checks as server
-from loadgen.verdict.evidence import Checkable, RunEvidence, limit_doubts, make_missing
+from loadgen.verdict.evidence import RunEvidence, limit_doubts
 
 _SHOWN = 2  # doubts shown in full under the block
 
@@ -161,16 +161,24 @@ class Level(StrEnum):
         return {Severity.INVALID: cls.INVALID, Severity.SUSPECT: cls.SUSPECT}.get(worst, cls.VALID)
 
 
-# In the order in which a verdict names them.
+class Checkable(msgspec.Struct, frozen=True):
+    """A kind of check: its short name, whether a run lacks what it needs, and what provides that."""
+
+    name: str
+    missing: Callable[[RunEvidence, Set[Source]], bool]
+    remedy: str
+
+
+# In the order in which a verdict names them. Of a hosted API there are no counters and no machine.
 CHECKABLE = (
     Checkable(
         "roofline",
-        make_missing(Source.ROOFLINE, hosted=False, simulated=False),
+        lambda run, sources: not (Source.ROOFLINE in sources or run.hosted or run.facts.server.simulated),
         "--hardware KEY or --bandwidth GB/s, and the model's files or --model-config",
     ),
     Checkable(
         "server counters",
-        make_missing(Source.COUNTERS, hosted=False),
+        lambda run, sources: not (Source.COUNTERS in sources or run.hosted),
         "a server with /metrics, without --no-observe",
     ),
     # One request at a time needs none, nor does a missing /metrics.
@@ -179,7 +187,7 @@ CHECKABLE = (
         lambda run, sources: Source.COUNTERS in sources and Source.GAUGES not in sources and run.target > 1,
         "a longer run: gauges are sampled at intervals",
     ),
-    Checkable("self-test", make_missing(Source.SELFTEST), "loadgen selftest"),
+    Checkable("self-test", lambda _, sources: Source.SELFTEST not in sources, "loadgen selftest"),
     Checkable(
         "other processes",
         lambda run, _: client.misses_others(run),
