@@ -120,8 +120,6 @@ class _MetricExporter(OTLPMetricExporter):
 class SpanSink:
     """Sends a run's records to a collector, as spans and metrics; "" as URL: the SDK's variables name it."""
 
-    name = "otel"
-
     def __init__(self, url: str, known: Facts, spans: SpanFacts) -> None:
         self.url, self.known, self.offset_ns = url, known, spans.wall_offset_ns
         self.ids = TraceIds(bytes.fromhex(spans.key))
@@ -132,11 +130,6 @@ class SpanSink:
         self._next, self._ended, self._reasons = _NextIds(), InMemorySpanExporter(), _Reasons()
         self._calls = 0
         self._exporter: OTLPSpanExporter | None = None
-
-    @property
-    def progress(self) -> int:
-        """The spans that were taken."""
-        return self.sent
 
     def take(self, records: Records, rows: Int64) -> None:
         """Send the spans of some rows, and from time to time the metrics; a batch that fails is lost."""
@@ -206,7 +199,7 @@ class SpanSink:
         exporter, made, broken = self._exporter, self._ended.get_finished_spans(), list[Broken]()
         self._ended.clear()
         # Older versions of the SDK raise where nothing listens.
-        taken = make_guarded(self.name, lambda: exporter.export(made), SpanExportResult.FAILURE, broken)
+        taken = make_guarded("otel", lambda: exporter.export(made), SpanExportResult.FAILURE, broken)
         self.failing = taken is not SpanExportResult.SUCCESS
         if self.failing:
             self.lost += len(made)
@@ -240,7 +233,7 @@ class SpanSink:
                 self._metrics[_USAGE].record(used, {**labels, "gen_ai.token.type": kind})
 
     def _send_metrics(self) -> None:
-        make_guarded(self.name, self._reader.collect, None, [])
+        make_guarded("otel", self._reader.collect, None, [])
         if not self._metric_exporter.succeeded:
             self.reason = self.reason or self._reasons.describe() or "metrics were not taken"
 

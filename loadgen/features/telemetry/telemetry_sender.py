@@ -72,7 +72,7 @@ class Feed:
         self._thread = self._follower  # the one under way
 
     def _make_thread(self, target: Callable[[], object]) -> threading.Thread:
-        return threading.Thread(target=target, name=f"telemetry-{self.sink.name}", daemon=True)
+        return threading.Thread(target=target, name="telemetry-otel", daemon=True)
 
     def start(self) -> None:
         """Start to follow; call it after the last fork."""
@@ -87,11 +87,11 @@ class Feed:
         self._thread = self._make_thread(lambda: self._give_rest(records))
         self._thread.start()
         begin_s = moved_s = time.monotonic()
-        progress = self.sink.progress
+        sent = self.sink.sent
         while self._thread.is_alive() and time.monotonic() < min(moved_s + patience_s, begin_s + most_s):
             self._thread.join(_TURN_S)
-            if (now := self.sink.progress) != progress:
-                progress, moved_s = now, time.monotonic()
+            if self.sink.sent != sent:
+                sent, moved_s = self.sink.sent, time.monotonic()
         self.end()
 
     def end(self) -> None:
@@ -122,7 +122,7 @@ class Feed:
     def _guard(self, call: Callable[[], None]) -> None:
         """Call the sink; what it raises is kept in `error`."""
         broken: list[Broken] = []
-        make_guarded(self.sink.name, call, None, broken)
+        make_guarded("otel", call, None, broken)
         if broken:
             self.error = broken[0].why
 

@@ -42,7 +42,7 @@ def test_an_sdk_that_is_switched_off_is_refused(monkeypatch: pytest.MonkeyPatch)
 class Noting(SpanSink):
     """A sink that notes the priorities of the threads that call it, and may fail."""
 
-    progress = 0
+    sent = 0
 
     def __init__(self, *fails: str) -> None:
         self.fails, self.seen, self.came = fails, dict[str, int](), threading.Event()
