@@ -107,7 +107,7 @@ TARGETS = {
     ),
     # bundles of strangers
     "bundle": Target(f"{_BUNDLES}:bundle", _BUNDLED, (), 64, words=False),
-    "bundle_manifest": Target(f"{_BUNDLES}:bundle_manifest", _BUNDLED, (), 64, words=False),
+    "bundle_sums": Target(f"{_BUNDLES}:bundle_sums", _BUNDLED, (), 64, words=False),
     "bundled_result": Target(
         f"{_BUNDLES}:bundled_result", (*_BUNDLED, "loadgen.report"), (), 64, words=False
     ),

@@ -12,11 +12,12 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from io import BytesIO
-from pathlib import Path
+from io import BufferedReader, BytesIO
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
+import msgspec
 from msgspec import structs
 
 from loadgen.base import files
@@ -31,20 +32,24 @@ from loadgen.report.report import SECTIONS
 from loadgen.report.result_file import OURS
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT
 from loadgen.report.section import ReportOptions, list_lines
-from loadgen.study.bundle import manifest, signature
-from loadgen.study.bundle.manifest import (
-    ANSWERS,
-    ANSWERS_WHY,
-    INTERRUPTED,
-    KINDS,
-    LARGEST_BYTES,
-    LARGEST_MANIFEST,
-    LARGEST_RESULT,
-    MANIFEST,
-    BundlePart,
-    Manifest,
-)
+from loadgen.study.bundle import reading, signature
+from loadgen.study.bundle.reading import INTERRUPTED, KINDS, LARGEST_BYTES, LARGEST_RESULT, PARTS, SUMS, TEXTS
 from loadgen.study.verify import verify_command
+
+ANSWERS = "loadgen.fingerprint"  # in result.json
+_WHY = {
+    **{kind: why for kind, (_, why) in KINDS.items()},
+    ANSWERS: "the answers' texts: --with-text",
+    REPORT: "another version of loadgen printed answers in it: --with-text",
+}
+
+
+class BundleContents(msgspec.Struct, frozen=True):
+    """What a bundle holds, and what was left out of it, and why."""
+
+    runs: tuple[str, ...]  # their places in it
+    parts: dict[str, str]  # the SHA-256 of each, by its name
+    left_out: dict[str, str]
 
 
 def bundle_parser() -> argparse.ArgumentParser:
@@ -62,7 +67,7 @@ def bundle_parser() -> argparse.ArgumentParser:
     add("-o", "--output", metavar="FILE", help="the bundle, as results.bundle")
     add("--with-text", action="store_true", help="include files that hold prompts or answers, but no log")
     add("--sign", metavar="KEY", help="sign with this SSH key (ssh-keygen -Y sign): FILE.sig")
-    add_json_flag(parser, "print the manifest as one JSON object")
+    add_json_flag(parser, "print what is in it as one JSON object")
     return parser
 
 
@@ -84,69 +89,69 @@ def main(argv: Sequence[str]) -> int:
     for line in verify_command.list_unproven(output):
         print_text(clean_text(f"loadgen: verify will say: {line}"), sys.stderr)
     if given.json:
-        print_json(made.json())
+        print_json(msgspec.to_builtins(made))
         return ExitCode.FIGURES
     runs, parts = format_count(len(made.runs), "run"), format_count(len(made.parts), "part")
     lines = [f"{output}: {runs} in {parts}, {max(output.stat().st_size >> 10, 1)} KiB"]
     lines += [
         f"left out: {'other files' if name == '*' else name}: {why}" for name, why in made.left_out.items()
     ]
+    lines += [f"signed: {signed}"] * bool(signed)
     print_text(clean_text("\n".join(lines)), sys.stdout)
-    if signed:
-        print_text(clean_text(f"signed: {signed}"), sys.stdout)
     return ExitCode.FIGURES
 
 
-def write_bundle(places: Sequence[Path], output: Path, with_text: bool) -> Manifest:
-    """Write runs, campaigns, sweeps and searches as one bundle, and return its manifest.
+def write_bundle(places: Sequence[Path], output: Path, with_text: bool) -> BundleContents:
+    """Write runs, campaigns, sweeps and searches as one bundle, and return what is in it.
 
     The same places give the same bytes. Raises UsageError of a place without runs, a run without arrivals, a
     link, or a file that cannot be read or written.
     """
-    left, taken, found = set[str](), set[str](), list[tuple[Path, str]]()
+    left, taken, found = set[str](), set[str](), list[tuple[str, Path]]()
     for place in places:  # under its directory's name, with -2, … where two have one
         paths = files.number_paths(Path(os.path.realpath(place)))
         name = next(path.name for path in paths if path.name.casefold() not in taken)
         taken.add(name.casefold())
         found += _find_parts(place, name, with_text, left)
-    found.sort(key=lambda part: part[1])
     with tempfile.TemporaryDirectory(prefix="loadgen-bundle-") as scratch:
         try:
-            sources = dict(_select_sources(found, Path(scratch), with_text, left))
-            parts = [_describe_part(name, path) for name, path in sources.items()]
-            made = manifest.make_manifest(parts, Path(scratch), left)
-            files.write_output(output, lambda file: _write_zip(file, made, sources), mode=files.ANYONES)
+            sources = dict(sorted(found))
+            if not with_text:
+                sources = dict(_drop_texts(sources, Path(scratch), left))
+            sums = {name: _hash_file(path) for name, path in sources.items()}
+            files.write_output(output, lambda file: _write_zip(file, sums, sources), mode=files.ANYONES)
         except OSError as error:
             raise UsageError(f"cannot write {output}: {error.strerror or error}") from None
-    return made
+    runs = tuple(str(PurePosixPath(name).parent) for name in sums if PurePosixPath(name).name == RESULT)
+    return BundleContents(runs, sums, {name: _WHY[name] for name in sorted(left)})
 
 
-def _describe_part(name: str, path: Path) -> BundlePart:
-    with os.fdopen(open_unblocked(path), "rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        return BundlePart(name, file.tell(), sha256)
+def _open_part(path: Path) -> BufferedReader:
+    return os.fdopen(open_unblocked(path), "rb")
 
 
-def _write_zip(file: BinaryIO, made: Manifest, sources: Mapping[str, Path]) -> None:
-    """Write the manifest and then each part, deflated; raises UsageError if the bundle has over 2 GiB."""
-    raw = made.encode()
+def _hash_file(path: Path) -> str:
+    with _open_part(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _write_zip(file: BinaryIO, sums: Mapping[str, str], sources: Mapping[str, Path]) -> None:
+    """Write SHA256SUMS and then each part, deflated; raises UsageError if the bundle has over 2 GiB."""
     with ZipFile(file, "w") as archive:
-        archive.writestr(ZipInfo(MANIFEST), raw)
-        for part in made.parts:
-            info = ZipInfo(part.name)
-            info.compress_type, info.file_size = ZIP_DEFLATED, part.size_bytes
-            with (
-                os.fdopen(open_unblocked(sources[part.name]), "rb") as source,
-                archive.open(info, "w") as into,
-            ):
+        archive.writestr(ZipInfo(SUMS), reading.write_sums(sums))
+        for name, path in sources.items():
+            info = ZipInfo(name)
+            info.compress_type, info.file_size = ZIP_DEFLATED, path.stat().st_size
+            with _open_part(path) as source, archive.open(info, "w") as into:
                 shutil.copyfileobj(source, into)
-    manifest.check_parts(made, file.tell())
-    if file.tell() > LARGEST_BYTES or len(raw) > LARGEST_MANIFEST:
+        sizes = [(part.filename, part.file_size) for part in archive.infolist()[1:]]
+    reading.check_parts(sizes, file.tell())
+    if file.tell() > LARGEST_BYTES:
         raise UsageError("a bundle has at most 2 GiB: bundle fewer runs")
 
 
-def _find_parts(place: Path, name: str, with_text: bool, left: set[str]) -> Iterator[tuple[Path, str]]:
-    """Yield each file to bundle and its name there; add kinds left out to `left`. Raises UsageError."""
+def _find_parts(place: Path, name: str, with_text: bool, left: set[str]) -> Iterator[tuple[str, Path]]:
+    """Yield each file to bundle, its name there first; add kinds left out to `left`. Raises UsageError."""
     if not place.is_dir():
         raise UsageError(
             f"{place} is no directory: name a run, or the directory of a campaign, sweep or search"
@@ -159,21 +164,19 @@ def _find_parts(place: Path, name: str, with_text: bool, left: set[str]) -> Iter
         if RESULT in names and not whole:
             raise UsageError(f"{where} has no {ARRIVALS}: nothing would prove its figures")
         runs += whole
-        for each in sorted(names):
+        for each in sorted(each for each in names if not each.startswith(".")):
             path = os.path.normpath(os.path.join(below, each))
-            kind = manifest.find_kind(path)
-            if each.startswith("."):
-                continue
-            if KINDS[kind].why and not (KINDS[kind].has_text and with_text):
+            kind = reading.find_kind(path)
+            if kind != PARTS and not (kind == TEXTS and with_text):
                 left.add(kind)
             elif os.path.islink(os.path.join(where, each)):
                 raise UsageError(f"{where}/{each} is a symbolic link, which no bundle follows")
-            elif not manifest.is_part_name(f"{name}/{path}"):
+            elif not reading.is_part_name(f"{name}/{path}"):
                 raise UsageError(
                     f"{name}/{path} cannot be a name in a bundle: give it one of letters and digits"
                 )
             else:
-                yield Path(where) / each, f"{name}/{path}"
+                yield f"{name}/{path}", Path(where) / each
     if not runs:
         raise UsageError(f"{place} has no finished run: a run has {RESULT} and {ARRIVALS}")
 
@@ -182,51 +185,48 @@ def _refuse(error: OSError) -> None:
     raise UsageError(f"cannot read {error.filename}: {error.strerror}")
 
 
-def _select_sources(
-    found: Sequence[tuple[Path, str]], scratch: Path, with_text: bool, left: set[str]
-) -> Iterator[tuple[str, Path]]:
-    """Yield each part's name and file; results, and reports without text, are copies in `scratch`.
+def _drop_texts(sources: Mapping[str, Path], scratch: Path, left: set[str]) -> Iterator[tuple[str, Path]]:
+    """Yield each part's name and file; of results and reports with answers a copy in `scratch` without them.
 
-    A report whose answers cannot be cut out is left out.
+    A report whose answers cannot be cut out is left out. Raises UsageError of a damaged result.
     """
-    for path, name in found:
-        is_result = path.name == RESULT
-        if not is_result and (with_text or path.name != REPORT):
-            yield name, path
-            continue
-        raw: bytes | None = read_file_bytes(path, LARGEST_RESULT)
-        if not with_text and raw is not None:
-            raw = _drop_answers(raw, path, left) if is_result else _drop_answer_lines(raw, path)
-        if raw is None:
+    for name, path in sources.items():
+        cut: bytes | None = b""
+        if path.name in (RESULT, REPORT):
+            raw = read_file_bytes(path, LARGEST_RESULT)
+            cut = _drop_answers(raw, path) if path.name == RESULT else _drop_answer_lines(raw, path)
+        if cut is None:
             left.add(REPORT)
-            continue
-        copy = scratch / name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        files.write_whole(copy, partial(shutil.copyfileobj, BytesIO(raw)))
-        yield name, copy
+        elif not cut:
+            yield name, path
+        else:
+            left.add(ANSWERS)
+            copy = scratch / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            files.write_whole(copy, partial(shutil.copyfileobj, BytesIO(cut)))
+            yield name, copy
 
 
-def _drop_answers(raw: bytes, path: Path, left: set[str]) -> bytes:
-    """Return a result without the model's answers, unchanged if it has none; raises UsageError if damaged."""
+def _drop_answers(raw: bytes, path: Path) -> bytes:
+    """Return a result without the model's answers, b"" if it has none; raises UsageError if damaged."""
     try:
         result: dict[str, Any] = json.loads(raw)
         answers = result[OURS].get("fingerprint")
         if not (answers and answers.get("answers")):
-            return raw
-        result[OURS]["fingerprint"] = {**answers, "answers": [], "missing": ANSWERS_WHY}
-        left.add(ANSWERS)
+            return b""
+        result[OURS]["fingerprint"] = {**answers, "answers": [], "missing": _WHY[ANSWERS]}
         return json.dumps(result, allow_nan=False).encode()
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"{path} is damaged: {type(error).__name__}: {str(error)[:100]}") from None
 
 
 def _drop_answer_lines(raw: bytes, path: Path) -> bytes | None:
-    """Cut the lines that quote answers from a report: unchanged if its run has none, None if not found."""
+    """Cut the lines that quote answers from a report: b"" if its run has none, None if they are not found."""
     run = run_directory.load(path.parent)
     answers = run.facts.fingerprint
     if answers is None or not answers.answers:
-        return raw
-    left = structs.replace(answers, answers=(), missing=ANSWERS_WHY)
+        return b""
+    left = structs.replace(answers, answers=(), missing=_WHY[ANSWERS])
     without = replace(run, facts=structs.replace(run.facts, fingerprint=left))
     sections = [each for each in SECTIONS if each.name == "fingerprint"]
     options = ReportOptions(False, result_block.find_layout(None))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -18,7 +17,7 @@ from loadgen import __version__
 from loadgen.report import report
 from loadgen.report.run_directory import Result
 from loadgen.study import bundle_command
-from loadgen.study.bundle.manifest import FORMAT, MANIFEST
+from loadgen.study.bundle.reading import SUMS
 
 ENVIRONMENT = {"python": "3", "cpu": "a processor", "loadgen": __version__}
 
@@ -46,23 +45,16 @@ def small_bundle() -> bytes:
 
 def forged(
     contents: Mapping[str, bytes] | list[tuple[str, bytes]],
-    change: Callable[[dict[str, Any]], object] = lambda manifest: None,
-    runs: list[dict[str, Any]] | None = None,
+    change: Callable[[bytes], bytes] = bytes,
     compression: int = ZIP_DEFLATED,
 ) -> bytes:
-    """A bundle of any parts, right in every digest; `change` is applied to its manifest."""
+    """A bundle of any parts, right in every digest; `change` is applied to its SHA256SUMS."""
     listed = list(contents.items()) if isinstance(contents, Mapping) else contents
-    parts = [
-        {"name": name, "size_bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
-        for name, raw in listed
-    ]
-    manifest = {"format": FORMAT, "with_text": False, "runs": runs or [], "parts": parts, "left_out": {}}
-    change(manifest)
+    sums = "".join(f"{hashlib.sha256(raw).hexdigest()}  {name}\n" for name, raw in listed)
     written = io.BytesIO()
-    raw = (json.dumps(manifest, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
     with warnings.catch_warnings(), ZipFile(written, "w") as archive:
         warnings.simplefilter("ignore")  # of two files with one name
-        archive.writestr(ZipInfo(MANIFEST), raw)
+        archive.writestr(ZipInfo(SUMS), change(sums.encode()))
         for name, content in listed:
             archive.writestr(ZipInfo(name), content, compression)
     return written.getvalue()

@@ -23,6 +23,7 @@ from loadgen.study.quality.reference_file import (
     SegmentLine,
 )
 from loadgen.study.run_summary import Reported
+from loadgen.study.verify.proof import encode_record
 
 
 def interval(mean: float, half: float) -> MeanInterval:
@@ -83,7 +84,7 @@ def keep_scores(directory: Path, tokens: int = 640) -> list[str]:
     for arm in (arms := ["a-x", "b-x", "c-x", "d-x"]):
         made = judge_arm(directory, arm).model_dump(mode="json")
         made["settings"]["tokens"] = tokens
-        (directory / f"{arm}.json").write_text(json.dumps(made))
+        (directory / f"{arm}.json").write_bytes(encode_record(made))
     return arms
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import io
+import hashlib
 import json
 import shutil
 import struct
 from functools import cache
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 from builders.made_bundles import forged, small_bundle
 from fuzzing.fuzz_files import place, written
 from fuzzing.fuzz_odd import replaced, shortened, spots
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.study.bundle import reading
-from loadgen.study.bundle.manifest import MANIFEST
+from loadgen.study.bundle.reading import write_sums
 from loadgen.study.verify.verify_command import verify_place
 
 _CHANGE = struct.Struct("<BHB")  # what is done, where, and the byte
@@ -65,17 +64,15 @@ def bundle(data: bytes) -> None:
     assert unpacked(changed) in (_contents(), *([] if changed == raw else [None]))
 
 
-def bundle_manifest(data: bytes) -> None:
-    """A bundle whose manifest has odd values, all digests right: what it says is not what its parts are."""
-    known = json.loads(ZipFile(io.BytesIO(small_bundle())).read(MANIFEST))
-    odd = replaced(known, spots(known), data)
-    if odd != known:
-        assert unpacked(forged(_contents(), lambda manifest: _become(manifest, odd))) is None
+def bundle_sums(data: bytes) -> None:
+    """A bundle whose SHA256SUMS has odd bytes: what it says is not what its parts are."""
+    odd = mutated(sums := write_sums(_digests()), data)
+    if odd != sums:
+        assert unpacked(forged(_contents(), lambda _: odd)) is None
 
 
-def _become(manifest: dict[str, Any], other: dict[str, Any]) -> None:
-    manifest.clear()
-    manifest.update(other)
+def _digests() -> dict[str, str]:
+    return {name: hashlib.sha256(raw).hexdigest() for name, raw in _contents().items()}
 
 
 @cache

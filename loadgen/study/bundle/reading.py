@@ -1,6 +1,8 @@
-"""Reading a bundle: its parts in a directory of ours, each held to the manifest before any is used.
+"""Reading a bundle: which parts it may hold, and their unpacking, each held to its SHA-256.
 
-What is read may be a stranger's: of the zip only the parts are used, and they are what the manifest says.
+A bundle is a zip whose first file, SHA256SUMS, has a line for each other one, as `sha256sum -c` reads it.
+What is read may be a stranger's: names and sizes are checked before a part is unpacked to a directory of
+ours, and all digests before any part is used.
 """
 
 from __future__ import annotations
@@ -8,43 +10,70 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 import zlib
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO
-from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
 import msgspec
 
 from loadgen.base import files
-from loadgen.base.errors import UsageError
+from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.untrusted import open_unblocked, read_file_head
-from loadgen.study.bundle.manifest import (
-    LARGEST_BYTES,
-    LARGEST_MANIFEST,
-    MANIFEST,
-    BundlePart,
-    ChangedBundle,
-    Manifest,
-    check_parts,
-    make_manifest,
-    read_manifest,
-)
+from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT
+from loadgen.server.sample_file import SAMPLES
 
-# A bundle begins as a zip whose first file is the manifest, and ends as one without a comment.
-_BEGIN, _NAME, _HEAD_BYTES = b"PK\3\4", 30, 128
+SUMS = "SHA256SUMS"
+LARGEST_BYTES = (1 << 31) - 1  # of a bundle: beyond, a zip's directory has another form
+LARGEST_SUMS = 16 << 20  # also of a zip's directory
+LARGEST_RESULT = 512 << 20
+_MOST_PARTS = 20_000
+# Of the parts, for each byte of the file: arrivals take a tenth of their size, a bomb a thousandth.
+_MOST_RATIO, _FREE_BYTES = 100, 16 << 20
+_WORD = re.compile(r"\w[\w.+=@~,-]*")
+_LONGEST, _DEEPEST = 200, 8
+INTERRUPTED = "interrupted"  # the folder of a series with what it would measure again
+
+_FILES = (
+    RESULT, ARRIVALS, SAMPLES, REPORT, "quality.json", "campaign.json", "attempts.json", "gate.json",
+    "sweep.json", "limit.json", "ladder.json", "depth.json",
+)  # fmt: skip
+_NAMES = "|".join(map(re.escape, _FILES))
+PARTS, TEXTS, OTHERS = "parts", "quality/*.jsonl.gz", "*"
+# Kinds of files below a run or a series: the end of their paths, of which the first that fits decides, and
+# why they are no parts; TEXTS are with --with-text.
+KINDS = {
+    PARTS: (rf"(?:{_NAMES})|(?:failed|quality|quality/failed)/[^/]+\.json", ""),
+    TEXTS: (r"quality/[^/]+\.jsonl\.gz", "prompts and answers, by token: --with-text"),
+    "server.log": (r"server\.log", "engines print prompts, answers and keys"),
+    "requests.jsonl": (r"requests\.jsonl", "`loadgen export` makes it of the arrivals"),
+    "journal-*.bin": (r"journal[^/]*\.bin", "it has the answers' texts"),
+    OTHERS: (r"[^/]*", "no part of a run"),
+}
+
+# A bundle begins as a zip whose first file is SHA256SUMS, and ends as one without a comment.
+_BEGIN, _NAME_AT, _HEAD_BYTES = b"PK\3\4", 30, 128
 _END, _END_BYTES = b"PK\5\6", 22
 _LONG_END, _LONG_END_BYTES = b"PK\6\7", 20  # stands before the end of a directory that is beyond our bounds
-_MODE = 0o600
 _DAMAGE = (BadZipFile, zlib.error, EOFError, ValueError, OverflowError, RuntimeError)  # of a zip
 
 
+class ChangedBundle(UsageError):
+    """A bundle is not as it was written, by its first part that was changed, or not as it was signed."""
+
+    exit_code = ExitCode.CHANGED
+
+
 class OpenBundle(msgspec.Struct, frozen=True):
-    """A bundle that is as it was written: its manifest, and the directory in which its parts lie."""
+    """A bundle that is as it was written: its parts' names, and the directory in which they lie."""
 
     path: Path
-    manifest: Manifest
+    names: tuple[str, ...]
     directory: Path
     sha256: str  # of the bytes that were unpacked
 
@@ -55,8 +84,51 @@ class OpenBundle(msgspec.Struct, frozen=True):
 
     def has(self, name: str) -> bool:
         """Whether below a part's first folder a file or folder has a name that begins with `name`."""
-        words = (word for part in self.manifest.parts for word in part.name.split("/")[1:])
-        return any(word.startswith(name) for word in words)
+        return any(word.startswith(name) for part in self.names for word in part.split("/")[1:])
+
+
+def find_kind(path: str) -> str:
+    """Return the key in KINDS of a file by its path below a place."""
+    return next(
+        kind for kind, (end, _) in KINDS.items() if re.fullmatch(rf"(?:.*/)?(?:{end})", path, re.DOTALL)
+    )
+
+
+def is_part_name(name: str) -> bool:
+    """Whether a name is 2 to 8 plain words between single slashes, none of them empty or `interrupted`."""
+    words = name.split("/")
+    plain = all(_WORD.fullmatch(word) and len(word.encode()) <= _LONGEST for word in words)
+    return plain and 2 <= len(words) <= _DEEPEST and INTERRUPTED not in map(str.casefold, words)
+
+
+def write_sums(digests: Mapping[str, str]) -> bytes:
+    """Write the lines of SHA256SUMS, of digests in hex by their parts' names."""
+    return "".join(f"{digest}  {name}\n" for name, digest in digests.items()).encode()
+
+
+def check_parts(sizes: Sequence[tuple[str, int]], file_bytes: int) -> None:
+    """Raise ChangedBundle if parts of these names, in order, and sizes in bytes cannot be a bundle's.
+
+    A result needs arrivals next to it, and a file of `file_bytes` has at most 100 times as many, and 16 MiB,
+    in its parts.
+    """
+    names = [name for name, _ in sizes]
+    if len(names) > _MOST_PARTS:
+        raise ChangedBundle(f"it has {len(names)} parts, {_MOST_PARTS} at most")
+    if names != sorted(set(names)):
+        raise ChangedBundle("its parts are not in order, or two have one name")
+    if len({name.casefold() for name in names}) < len(names):
+        raise ChangedBundle("two of its parts have names that differ only in case")
+    paths = [PurePosixPath(name) for name in names]
+    folders = {str(folder) for path in paths for folder in path.parents}
+    for name, path in zip(names, paths, strict=True):
+        if not is_part_name(name) or name in folders or find_kind(name) not in (PARTS, TEXTS):
+            raise ChangedBundle(f"{name[:_LONGEST]!r} is no name of a part")
+        if path.name == RESULT and path.with_name(ARRIVALS) not in paths:
+            raise ChangedBundle(f"{name} has no {ARRIVALS} next to it, from which its figures follow")
+    total = sum(size for _, size in sizes)
+    if total > _MOST_RATIO * file_bytes + _FREE_BYTES:
+        raise ChangedBundle(f"its parts have {total} bytes, more than {_MOST_RATIO} times the file")
 
 
 _opened: dict[tuple[str, int, int], OpenBundle] = {}
@@ -71,7 +143,7 @@ def is_bundle_file(path: Path) -> bool:
 
 
 def _is_bundle(head: bytes) -> bool:
-    return head[: len(_BEGIN)] == _BEGIN and head[_NAME : _NAME + len(MANIFEST)] == MANIFEST.encode()
+    return head[: len(_BEGIN)] == _BEGIN and head[_NAME_AT:].startswith(SUMS.encode())
 
 
 def open_bundle(path: Path) -> OpenBundle:
@@ -116,57 +188,50 @@ def unpack_bundle(path: Path, directory: Path) -> OpenBundle:
         try:
             # The directory is read whole: its size is in the end's bytes 12 to 15.
             size = int.from_bytes(end[-_END_BYTES:][12:16], "little")
-            if size > LARGEST_MANIFEST or end.startswith(_LONG_END):
+            if size > LARGEST_SUMS or end.startswith(_LONG_END):
                 raise ChangedBundle("the zip's directory was changed")
-            manifest = _unpack_parts(copy, directory)
+            names = _unpack_parts(copy, directory)
         except ChangedBundle as error:
             raise ChangedBundle(f"{path}: {error}") from None
-    return OpenBundle(path, manifest, directory, sha256)
+    return OpenBundle(path, names, directory, sha256)
 
 
-def _unpack_parts(file: BinaryIO, directory: Path) -> Manifest:
-    """Unpack a zip that was read to its end, and return its manifest; raises as `open_bundle`."""
+def _unpack_parts(file: BinaryIO, directory: Path) -> tuple[str, ...]:
+    """Unpack a zip that was read to its end, and return its parts' names; raises as `open_bundle`."""
     size = file.tell()
     try:
         archive = ZipFile(file)
         first, *infos = archive.infolist()
-        stated = first.orig_filename, first.header_offset, first.compress_type
-        if stated != (MANIFEST, 0, ZIP_STORED) or first.file_size > LARGEST_MANIFEST:
-            raise ChangedBundle(f"{MANIFEST} or its header was changed")
-        with archive.open(first) as packed:
-            manifest = read_manifest(packed.read(first.file_size))
+        packings = {info.compress_type for info in (first, *infos)}
+        if (first.orig_filename, first.header_offset) != (SUMS, 0) or packings - {ZIP_STORED, ZIP_DEFLATED}:
+            raise ChangedBundle(f"the zip's directory was changed, or does not begin with {SUMS}")
+        if first.file_size > LARGEST_SUMS:
+            raise ChangedBundle(f"{SUMS} was changed: it has {first.file_size} bytes")
+        sums = archive.read(first)
+        digests = {
+            name: digest for digest, _, name in (line.partition("  ") for line in sums.decode().splitlines())
+        }
     except _DAMAGE:
-        raise ChangedBundle(f"{MANIFEST} or the zip's directory was changed: it cannot be unpacked") from None
-    check_parts(manifest, size)
-    if len(infos) != len(manifest.parts):
-        raise ChangedBundle("manifest.json was changed: the zip has other files")
-    if shutil.disk_usage(directory).free < sum(part.size_bytes for part in manifest.parts):
+        raise ChangedBundle(f"{SUMS} or the zip's directory was changed: it cannot be unpacked") from None
+    sizes = [(info.orig_filename, info.file_size) for info in infos]
+    if list(digests) != [name for name, _ in sizes] or write_sums(digests) != sums:
+        raise ChangedBundle(f"{SUMS} was changed: it has not one line for each part")
+    check_parts(sizes, size)
+    if shutil.disk_usage(directory).free < sum(part_bytes for _, part_bytes in sizes):
         raise UsageError(f"{directory} has no room for its parts: set TMPDIR to a larger disk")
-    for part, info in zip(manifest.parts, infos, strict=True):
-        _unpack_part(archive, info, part, directory / part.name)
-    try:
-        again = make_manifest(manifest.parts, directory, manifest.left_out)
-    except (UsageError, KeyError) as error:
-        raise ChangedBundle(f"manifest.json was changed: {error}") from None
-    if again != manifest:
-        raise ChangedBundle("manifest.json was changed: it is not what follows from its parts")
-    return manifest
-
-
-def _unpack_part(archive: ZipFile, info: ZipInfo, part: BundlePart, place: Path) -> None:
-    """Unpack a part to `place`; raises ChangedBundle if its header, bytes or SHA-256 are not as stated."""
-    stated = info.orig_filename, info.file_size, info.external_attr >> 16
-    if stated != (part.name, part.size_bytes, _MODE) or info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
-        raise ChangedBundle(f"{part.name} or its header was changed")
-    place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    try:
-        with archive.open(info) as packed:
-            files.write_whole(place, lambda file: shutil.copyfileobj(packed, file))
-    except _DAMAGE:
-        raise ChangedBundle(f"{part.name} was changed: it cannot be unpacked") from None
-    with place.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != part.sha256:
-            raise ChangedBundle(f"{part.name} was changed: its SHA-256 is not the manifest's")
+    for name, info in zip(digests, infos, strict=True):
+        place = directory / name
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            with archive.open(info) as packed:
+                files.write_whole(place, partial(shutil.copyfileobj, packed))
+        except _DAMAGE:
+            raise ChangedBundle(f"{name} was changed: it cannot be unpacked") from None
+        with place.open("rb") as part:
+            found = hashlib.file_digest(part, "sha256").hexdigest()
+        if found != digests[name]:
+            raise ChangedBundle(f"{name} was changed: it has another SHA-256")
+    return tuple(digests)
 
 
 def find_only_run(path: Path) -> Path:
@@ -174,8 +239,8 @@ def find_only_run(path: Path) -> Path:
     if not is_bundle_file(path):
         return path
     opened = open_bundle(path)
-    runs = opened.manifest.runs
-    return opened.directory / runs[0].place if len(runs) == 1 else path
+    runs = [opened.directory / name for name in opened.names if PurePosixPath(name).name == RESULT]
+    return runs[0].parent if len(runs) == 1 else path
 
 
 def find_directory(path: Path) -> Path:

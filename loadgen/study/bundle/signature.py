@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from loadgen.base.errors import UsageError
-from loadgen.study.bundle.manifest import ChangedBundle
+from loadgen.study.bundle.reading import ChangedBundle
 
 NAMESPACE = "loadgen-bundle"
 _LONGEST_S = 30

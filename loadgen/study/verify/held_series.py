@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import datetime
+from functools import reduce
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from loadgen.figures.objectives import parse_objectives
 from loadgen.plan import profile
 from loadgen.report import run_directory
 from loadgen.report.result_file import make_strict
-from loadgen.report.run_directory import RESULT
+from loadgen.report.run_directory import RESULT, Result
 from loadgen.run.command.options import Options
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.gate.gate_record import RECORD as GATE
@@ -52,15 +53,14 @@ from loadgen.study.speed.ladder_rows import BatchRow, BatchTest, DepthTest, enco
 from loadgen.study.speed.speed_rows import FORMULAS
 from loadgen.study.sweep_record import FINISHED, POINTS, SWEEP
 from loadgen.study.verify.proof import (
-    DAMAGE,
     OF_SCORES,
     Difference,
     Proof,
     encode_record,
     excuse_version,
     hold_document,
-    hold_keys,
     hold_values,
+    naming_damage,
 )
 
 DEPTH = "depth.json"
@@ -76,38 +76,30 @@ def prove_series(directory: Path, place: str) -> Iterator[Proof]:
     Of a search every figure and the answer are computed again, of a ladder every row, of a sweep the
     verdicts, of a campaign the arms' qualities. A run's own quality is not: its proof says so.
     """
-    holds: dict[str, Callable[[Path, Proof], None]] = {
-        CAMPAIGN: hold_campaign,
-        GATE: hold_gate,
+    holds: dict[str, Callable[[Path, bytes, Proof], None]] = {
+        CAMPAIGN: _hold_campaign,
+        GATE: _hold_gate,
         LIMIT: _hold_search,
         SWEEP: _hold_sweep,
-        LADDER: partial(_hold_ladder, file=LADDER),
-        DEPTH: partial(_hold_ladder, file=DEPTH),
-        "quality.json": lambda _, held: held.unchecked.append(_NO_SCORES),
+        LADDER: _hold_ladder,
+        DEPTH: _hold_ladder,
+        "quality.json": lambda _path, _raw, held: held.unchecked.append(_NO_SCORES),
     }
-    for name, hold in holds.items():
-        if (directory / name).is_file():
-            yield _prove(f"{place}/{name}", partial(hold, directory), directory / name)
-    for path in sorted((directory / "quality").glob("*.json")):
-        if path.name != TASKS:
-            yield _prove(f"{place}/quality/{path.name}", partial(hold_arm_quality, path))
+    found = [(name, hold) for name, hold in holds.items() if (directory / name).is_file()]
+    arms = sorted(path.name for path in (directory / QUALITY).glob("*.json") if path.name != TASKS)
+    for name, hold in (*found, *((f"{QUALITY}/{arm}", hold_arm_quality) for arm in arms)):
+        held, path = Proof(f"{place}/{name}"), directory / name
+        with naming_damage(path):
+            raw = read_file_bytes(path, LARGEST_BYTES)
+            hold(path, raw, held)
+            if (by := read_mapping(json.loads(raw)).get("loadgen")) is not None:
+                excuse_version(by, DEFINITIONS_VERSION, held)
+        yield held
 
 
-def _prove(place: str, hold: Callable[[Proof], None], path: Path | None = None) -> Proof:
-    """Return a record's proof; if its file at `path` names another version, differences are unchecked."""
-    held = Proof(place)
-    try:
-        hold(held)
-        by = None if path is None else read_mapping(json.loads(path.read_bytes())).get("loadgen")
-        if by is not None:
-            excuse_version(by, DEFINITIONS_VERSION, held)
-    except (UsageError, *DAMAGE) as error:
-        raise UsageError(f"{place} is damaged: {' '.join(str(error).split())[:200]}") from None
-    return held
-
-
-def _hold_search(directory: Path, held: Proof) -> None:
+def _hold_search(path: Path, raw: bytes, held: Proof) -> None:
     """Compare a search's record with its runs: goals, seed, numbers, figures and the answer made again."""
+    directory = path.parent
     stored = loadgen_runs.read_limit(directory)
     if len(stored.run_directories) != sum(bool(run.directory) for run in stored.record.runs):
         raise UsageError("a run of it lies outside")
@@ -119,89 +111,72 @@ def _hold_search(directory: Path, held: Proof) -> None:
             gives = [*goals, facts.seed, facts.repeat, bool(facts.server.simulated)]
             hold_values(states, gives, f"{LIMIT}: objectives, seed, number, simulated", held)
     made = make_record_again(stored.record, directory)
-    raw = read_file_bytes(directory / LIMIT, LARGEST_BYTES)
     hold_document(raw, encode_record(made.model_dump(mode="json")), LIMIT, held)
-    _note_unnamed(directory, RUNS, [run.directory for run in stored.record.runs], LIMIT, held)
+    _note_unnamed(directory, f"{RUNS}/[!.]*", [run.directory for run in stored.record.runs], LIMIT, held)
 
 
-def _hold_sweep(directory: Path, held: Proof) -> None:
-    """Hold each finished point of a sweep to its run: its number, seed, and what was varied."""
+def _hold_sweep(path: Path, raw: bytes, held: Proof) -> None:
+    """Compare a sweep's record with one made again of its runs: numbers, seed, repeats, varied settings."""
+    directory = path.parent
     stored = loadgen_runs.read_sweep(directory)
-    record = stored.record
-    numbers = [point.number for point in record.points]
-    hold_values(numbers, list(range(len(numbers))), f"{SWEEP}: numbers of points", held)
-    found = dict[str, list[Facts]]()
-    for point, swept in zip(record.points, stored.points, strict=True):
+    record, found = stored.record, dict[str, list[Facts]]()
+    again = record.model_dump(mode="json")
+    for number, (point, swept) in enumerate(zip(record.points, stored.points, strict=True)):
+        row = again["points"][number]
+        row["number"] = number
         if swept.state in FINISHED:
             facts = run_directory.load(directory / swept.directory).facts
             found[point.id], workload = [facts], facts.profile.model_dump(mode="json")
-            earlier = [(each.settings, each.serve) for each in record.points[: point.number]]
-            follows = {
-                "number": facts.repeat,
-                "repeat": earlier.count((point.settings, point.serve)),
-                "settings": {key: workload.get(key) for key in point.settings},
-            }
-            stated = {key: point.model_dump(mode="json")[key] for key in follows}
-            hold_values(stated, follows, f"{SWEEP}: point {point.number}", held)
-            hold_values(record.seed, facts.seed, f"{SWEEP}: seed", held)
+            earlier = [(each.settings, each.serve) for each in record.points[:number]]
+            if facts.repeat != point.number:
+                row["number"] = facts.repeat
+            again["seed"] = facts.seed
+            row["repeat"] = earlier.count((point.settings, point.serve))
+            row["settings"] = {key: workload.get(key) for key in point.settings}
         if swept.state == "failed":
-            held.unchecked.append(f"{SWEEP}: point {point.number}: why it failed follows from no arrivals")
-    again = encode_record(record.model_dump(mode="json"))
-    hold_document(read_file_bytes(directory / SWEEP, LARGEST_BYTES), again, SWEEP, held)
+            held.unchecked.append(f"{SWEEP}: point {number}: why it failed follows from no arrivals")
+    hold_document(raw, encode_record(again), SWEEP, held)
     _hold_attempts(directory, [point.id for point in record.points], found, held)
     named = [swept.directory for swept in stored.points if swept.state in FINISHED]
-    _note_unnamed(directory, POINTS, named, SWEEP, held)
+    _note_unnamed(directory, f"{POINTS}/[!.]*", named, SWEEP, held)
 
 
-def _note_unnamed(directory: Path, folder: str, named: list[str], file: str, held: Proof) -> None:
-    """Add a difference for each run in a series' folder that its record does not name, and the reverse."""
-    inside = {f"{folder}/{each.name}" for each in (directory / folder).glob("[!.]*") if each.is_dir()}
+def _note_unnamed(directory: Path, pattern: str, named: Iterable[str], file: str, held: Proof) -> None:
+    """Add a difference for each run of a pattern that its series' record does not name, and the reverse."""
+    inside = {str(each.relative_to(directory)) for each in directory.glob(pattern) if each.is_dir()}
     stated = {os.path.normpath(name) for name in named if name}
+    found = [(name, "not named", "a run") for name in sorted(inside - stated)]
+    found += [(name, "a run of it", "no such folder") for name in sorted(stated - inside)]
     held.differences += [
-        Difference(f"{file}: {name}", "not named", "a run", "directories") for name in sorted(inside - stated)
-    ]
-    held.differences += [
-        Difference(f"{file}: {name}", "a run of it", "no such folder", "directories")
-        for name in sorted(stated - inside)
+        Difference(f"{file}: {name}", says, gives, "directories") for name, says, gives in found
     ]
 
 
-def _hold_ladder(directory: Path, held: Proof, file: str) -> None:
-    """Hold each row of a ladder, or of speeds at depth, to its runs; one with a speed must have a run."""
-    raw = read_file_bytes(directory / file, LARGEST_BYTES)
-    stored = read_mapping(json.loads(raw))
-    rows = [read_mapping(row) for row in read_list(stored.get("rows"))]
-    hold_document(raw, json.dumps({"rows": rows}, allow_nan=False).encode(), file, held)
+def _hold_ladder(path: Path, raw: bytes, held: Proof) -> None:
+    """Compare rows of a ladder, or of speeds at depth, with those that their runs give, in that order."""
+    directory, file = path.parent, path.name
+    rows = [read_mapping(row) for row in read_list(read_mapping(json.loads(raw)).get("rows"))]
+    listed = [[str(name) for name in (row.get("run"), *read_list(row.get("runs"))) if name] for row in rows]
     most = max((len(read_list(row.get("runs"))) for row in rows), default=0)
-    listed = [[name for name in (row.get("run"), *read_list(row.get("runs"))) if name] for row in rows]
-    named = {name for names in listed for name in names}
+    runs_there = {result.parent.name for result in directory.glob(f"[!.]*/{RESULT}")}
     held.differences += [
-        Difference(f"{file}: {path.parent.name}", "not named", "a run", "directories")
-        for path in sorted(directory.glob(f"[!.]*/{RESULT}"))
-        if path.parent.name not in named
+        Difference(f"{file}: {name}", "not named", "a run", "directories")
+        for name in sorted(runs_there.difference(*listed))
     ]
-    first = [names[0] for names in listed if names and _has_run(directory, names[0])]
-    began = [run_directory.load(directory / name).facts.started for name in first]
+    made, began = list[Mapping[str, Any]](), list[datetime]()
+    for number, (row, names) in enumerate(zip(rows, listed, strict=True), 1):
+        where = f"{file}: row {number}"
+        if names and all(_has_run(directory, name) for name in names):
+            runs = [run_directory.load(directory / name) for name in dict.fromkeys(names)]
+            began.append(runs[0].facts.started)
+            made.append(make_strict(_make_row_again(row, names, runs, len(names) < most, where, held)))
+            continue
+        made.append(row)
+        if names[1:] or any(row.get(key) not in (None, []) for key in _SPEEDS):
+            held.differences.append(Difference(where, _NO_RUN, "none"))
+    hold_document(raw, json.dumps({"rows": made}, allow_nan=False).encode(), file, held)
     if began != sorted(began):
         held.differences.append(Difference(f"{file}: rows", "in another order", "their own", "runs"))
-    for number, row in enumerate(rows, 1):
-        where = f"{file}: row {number}"
-        names = [str(name) for name in (row.get("run"), *read_list(row.get("runs"))) if name]
-        if not names or not all(_has_run(directory, name) for name in names):
-            if names[1:] or any(row.get(key) not in (None, []) for key in _SPEEDS):
-                held.differences.append(Difference(where, _NO_RUN, "none"))
-        elif "batches" in row:
-            _hold_batches(directory, row, len(names) < most, where, held)
-        elif (formula := row.get("formula")) in FORMULAS:
-            speed = ladder_rows.make_speed_row(run_directory.load(directory / names[0]), formula)
-            made = {**ladder_rows.encode_speed_row(speed), "run": names[0]}
-            hold_values(row, make_strict(made), where, held)
-        elif found := _TEST.fullmatch(str(row.get("test"))):
-            test = DepthTest(found[1], int(found[2]), int(found[3] or 0))
-            depth = ladder_rows.make_depth_row(run_directory.load(directory / names[0]), test)
-            hold_values(row, make_strict({**asdict(depth), "run": names[0]}), where, held)
-        else:
-            held.unchecked.append(f"{where}: this loadgen has no such row")
 
 
 def _has_run(directory: Path, name: str) -> bool:
@@ -210,21 +185,30 @@ def _has_run(directory: Path, name: str) -> bool:
     return not inside.is_absolute() and ".." not in inside.parts and (directory / inside).is_dir()
 
 
-def _hold_batches(directory: Path, row: Mapping[str, Any], lacks: bool, where: str, held: Proof) -> None:
-    """Hold a test of several requests at once to its runs: what it is of, its batches, and its note.
+def _make_row_again(
+    row: Mapping[str, Any], names: list[str], runs: list[Result], lacks: bool, where: str, held: Proof
+) -> Mapping[str, Any]:
+    """Make a row again of its runs; of one that this loadgen does not know it is unchecked.
 
-    With `lacks` a batch has no run, and what the note says of it is not held.
+    With `lacks` a batch of it has no run, and what its note says of that is not held.
     """
-    test = BatchTest(**{name: row[name] for name in BatchTest.__struct_fields__})
-    made: BatchRow | None = None
-    for name in row["runs"]:
-        run = run_directory.load(directory / name)
-        workload = run.facts.profile.model_dump(mode="json", include=set(test.workload))
-        hold_values(test.workload, workload, f"{where}: {name}", held)
-        batch = make_batch_row(run, test, name)
-        made = batch if made is None else made.merge(batch)
-    gives = {} if made is None else encode_batch_row(made)
-    hold_values(row, make_strict({**gives, "note": row["note"]} if lacks else gives), where, held)
+    if "batches" in row:
+        test = BatchTest(**{name: row[name] for name in BatchTest.__struct_fields__})
+        batches = list[BatchRow]()
+        for name, run in zip(row["runs"], runs, strict=True):
+            workload = run.facts.profile.model_dump(mode="json", include=set(test.workload))
+            hold_values(test.workload, workload, f"{where}: {name}", held)
+            batches.append(make_batch_row(run, test, name))
+        given = encode_batch_row(reduce(BatchRow.merge, batches))
+        return {**given, "note": row["note"]} if lacks else given
+    if (formula := row.get("formula")) in FORMULAS:
+        speed = ladder_rows.encode_speed_row(ladder_rows.make_speed_row(runs[0], formula))
+        return {**speed, "run": names[0]}
+    if found := _TEST.fullmatch(str(row.get("test"))):
+        depth = ladder_rows.make_depth_row(runs[0], DepthTest(found[1], int(found[2]), int(found[3] or 0)))
+        return {**asdict(depth), "run": names[0]}
+    held.unchecked.append(f"{where}: this loadgen has no such row")
+    return row
 
 
 _MOST_CELLS = 100_000
@@ -235,19 +219,18 @@ _Words = tuple[str, ...]
 _Shown = tuple[frozenset[str], frozenset[str]]  # texts
 _CHOSEN = "decides what is concluded, and follows from no run"
 _QUALITY_FORMAT = Quality.model_fields["format"].default
-_MOST_BYTES = 16 << 20
 _MOST_SCORES = 128 << 20  # uncompressed, of a file of them: a stranger's may be small, and much
 _NOT_KEPT = "the scores it was measured from are not here: `loadgen bundle --with-text` takes them along"
 
 
-def hold_campaign(directory: Path, held: Proof) -> None:
+def _hold_campaign(path: Path, raw: bytes, held: Proof) -> None:
     """Hold a campaign's record to its cells: their names, arms, seeds and number.
 
     A choice of its author that decides what is concluded (baseline, margin, constraints) is unchecked unless
     it is the default, as are a cell that is missing and the reason of one that failed.
     """
-    raw, held.source = read_file_bytes(directory / RECORD, LARGEST_BYTES), "arms"
-    record = CampaignRecord.parse(raw, directory / RECORD)
+    directory, held.source = path.parent, "arms"
+    record = CampaignRecord.parse(raw, path)
     hold_document(raw, encode_record(record.model_dump(mode="json")), RECORD, held)
     planned = _plan_cells(record)
     if list(record.order) != list(planned):
@@ -261,20 +244,23 @@ def hold_campaign(directory: Path, held: Proof) -> None:
             shown = value if isinstance(value, str | float) else "what a checkpoint must hold"
             held.unchecked.append(f"{RECORD}: {name} ({shown}) {_CHOSEN}")
     found = {  # one run of a cell, of a ladder or a search several
-        cell.name: [run_directory.load(path.parent).facts for path in sorted(cell.rglob(RESULT))]
+        cell.name: [run_directory.load(result.parent).facts for result in sorted(cell.rglob(RESULT))]
         for cell in sorted((directory / CELLS).glob("[!.]*"))
         if cell.is_dir()
     }
-    failed = {path.stem: path for path in sorted((directory / FAILED).glob("*.json"))}
+    failed = {each.stem: each for each in sorted((directory / FAILED).glob("*.json"))}
     for name, each in found.items():
         _hold_cell(name, each, planned.get(name), record, held)
         if (directory / CELLS / name / LIMIT).is_file() and name in planned:
             search = json.loads(read_file_bytes(directory / CELLS / name / LIMIT, LARGEST_BYTES))
             hold_values(read_mapping(search).get("name"), planned[name].checkpoint, f"{name}/{LIMIT}", held)
-    for name, path in failed.items():
-        stated = read_mapping(json.loads(read_file_bytes(path, LARGEST_BYTES)))
-        hold_values(stated.get("cell"), _dump_cell(planned.get(name), stated), f"{FAILED}/{path.name}", held)
-        held.unchecked.append(f"{FAILED}/{path.name}: why a cell failed follows from no arrivals")
+    for name, failure in failed.items():
+        stated, where = (
+            read_mapping(json.loads(read_file_bytes(failure, LARGEST_BYTES))),
+            f"{FAILED}/{name}.json",
+        )
+        hold_values(stated.get("cell"), _dump_cell(planned.get(name), stated), where, held)
+        held.unchecked.append(f"{where}: why a cell failed follows from no arrivals")
     named = [(facts.cell, facts) for each in found.values() for facts in each if facts.cell is not None]
     _hold_arms(record, named, held)
     _hold_attempts(directory, planned, found, held)
@@ -287,9 +273,11 @@ def hold_campaign(directory: Path, held: Proof) -> None:
             f"{RECORD}: {len(missing)} of {len(planned)} cells are not here: {list_first(missing, _SHOWN)}"
         )
     arms = {make_arm_id(arm.checkpoint, arm.server) for arm in record.arms}
-    for path in sorted((directory / QUALITY).glob("*.json")):
-        if path.name != TASKS and path.stem not in arms:
-            held.differences.append(Difference(f"{QUALITY}/{path.name}", "an arm's", "no such arm", "arms"))
+    held.differences += [
+        Difference(f"{QUALITY}/{each.name}", "an arm's", "no such arm", "arms")
+        for each in sorted((directory / QUALITY).glob("*.json"))
+        if each.name != TASKS and each.stem not in arms
+    ]
 
 
 def _plan_cells(record: CampaignRecord) -> dict[str, Cell]:
@@ -342,40 +330,43 @@ def _hold_arms(record: CampaignRecord, runs: list[tuple[Cell, Facts]], held: Pro
 
     Two arms of which no flag is shown by all runs of the one, and none of the other, are unchecked.
     """
-    shown = [(cell, _list_shown(facts)) for cell, facts in runs]
-
-    def shows(run: _Shown, words: _Words) -> bool:
-        """Whether a run shows a flag's value; of a number only how the server was started counts."""
-        own = run[0] if _is_text(words) else run[1]
-        return all(word in own or any(text.startswith(f"{word}/") for text in own) for word in words)
-
-    for own, other in combinations(record.arms, 2):
+    shown = dict[tuple[str, str], list[_Shown]]()
+    for cell, facts in runs:
+        shown.setdefault((cell.checkpoint, cell.server), []).append(_list_shown(facts))
+    for pair in combinations(record.arms, 2):
         held.values += 1
-        of_own, of_other = (
-            [each for cell, each in shown if (cell.checkpoint, cell.server) == (arm.checkpoint, arm.server)]
-            for arm in (own, other)
-        )
+        of_own, of_other = (shown.get((arm.checkpoint, arm.server), []) for arm in pair)
         if not (of_own and of_other):
             continue
-        ours, others = _list_other_flags(own, other), _list_other_flags(other, own)
-        is_shown = any(
-            all(shows(each, words) for each in of_these) and not any(shows(each, words) for each in of_those)
-            for flags, of_these, of_those in ((ours, of_own, of_other), (others, of_other, of_own))
-            for words in flags.values()
-        )
-        for arm, flags, strange, of_these in ((own, ours, others, of_own), (other, others, ours, of_other)):
+        sides = [
+            (pair[0], of_own, _list_other_flags(*pair)),
+            (pair[1], of_other, _list_other_flags(*pair[::-1])),
+        ]
+        is_shown = False
+        for (arm, own, flags), (_, others, strange) in (sides, sides[::-1]):
+            is_shown |= any(
+                all(_shows(run, words) for run in own) and not any(_shows(run, words) for run in others)
+                for words in flags.values()
+            )
             wrong = [
                 f"{name} {' '.join(words)}"
-                for each in of_these
+                for run in own
+                if not any(_shows(run, words) for words in flags.values())
                 for name, words in strange.items()
-                if _is_text(words) and shows(each, words)
-                if not any(shows(each, own_words) for own_words in flags.values())
+                if _is_text(words) and _shows(run, words)
             ]
             if wrong:
                 where = f"{CELLS}: a run of {_name(arm)}"
                 held.differences.append(Difference(where, "of its arm", f"{wrong[0]}, another's", "flags"))
         if not is_shown:
-            held.unchecked.append(f"{RECORD}: no run shows which of {_name(own)} and {_name(other)} it is of")
+            names = " and ".join(map(_name, pair))
+            held.unchecked.append(f"{RECORD}: no run shows which of {names} it is of")
+
+
+def _shows(run: _Shown, words: _Words) -> bool:
+    """Whether a run shows a flag's value; of a number only how the server was started counts."""
+    own = run[0] if _is_text(words) else run[1]
+    return all(word in own or any(text.startswith(f"{word}/") for text in own) for word in words)
 
 
 def _name(arm: ArmRecord) -> str:
@@ -433,9 +424,9 @@ def _hold_attempts(
     hold_document(raw, encode_record(known), ATTEMPTS, held)
 
 
-def hold_gate(directory: Path, held: Proof) -> None:
+def _hold_gate(path: Path, raw: bytes, held: Proof) -> None:
     """Compare a gate's record with its campaign's, if any; chosen margins, alpha and base are unchecked."""
-    raw = read_file_bytes(directory / GATE, LARGEST_BYTES)
+    directory = path.parent
     record = read_gate_record(directory)
     if record is None or not (directory / RECORD).is_file():
         held.unchecked.append(f"there is no {RECORD} next to it")
@@ -459,12 +450,11 @@ def hold_gate(directory: Path, held: Proof) -> None:
         held.unchecked.append(f"{GATE}: alpha ({record.alpha:g}) {_CHOSEN}")
 
 
-def hold_arm_quality(path: Path, held: Proof) -> None:
+def hold_arm_quality(path: Path, raw: bytes, held: Proof) -> None:
     """Compare every value of an arm's quality with what the files of scores next to it give.
 
     All is unchecked where a file is missing or unreadable; without its task, the number of tokens.
     """
-    raw = read_file_bytes(path, _MOST_BYTES)
     stated = read_mapping(json.loads(raw))
     folder, arm, held.source = path.parent, path.stem, OF_SCORES
     if (version := stated.get("format")) != _QUALITY_FORMAT:
@@ -489,5 +479,4 @@ def hold_arm_quality(path: Path, held: Proof) -> None:
     elif "tokens" in read_mapping(stated.get("settings")):
         held.unchecked.append(f"settings.tokens: {TASKS} has no task of it")
         made["settings"]["tokens"] = stated["settings"]["tokens"]
-    hold_values(stated, made, path.name, held)
-    hold_keys(raw, path.name, held)
+    hold_document(raw, encode_record(made), path.name, held)

@@ -6,8 +6,8 @@ import filecmp
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -21,7 +21,7 @@ from msgspec.structs import asdict
 from loadgen import __version__
 from loadgen.base.errors import UsageError
 from loadgen.base.rule import Severity
-from loadgen.base.untrusted import NOT_JSON, read_file_bytes
+from loadgen.base.untrusted import read_file_bytes
 from loadgen.features.routed.reconciled_roles import count_by_role
 from loadgen.figures.metrics import DEFINITIONS_VERSION
 from loadgen.plan.planned_requests import LengthFacts
@@ -34,7 +34,7 @@ from loadgen.server import sample_file
 from loadgen.server.sample_file import MOST_KEPT, SAMPLES
 from loadgen.settings.data_settings import RANDOM
 from loadgen.study.audit.findings import audit_runs
-from loadgen.study.bundle.manifest import LARGEST_RESULT
+from loadgen.study.bundle.reading import LARGEST_RESULT
 from loadgen.study.importers.clients.loadgen_runs import CAMPAIGN, CELLS, FAILED
 from loadgen.study.run_summary import summarise_run
 
@@ -67,7 +67,7 @@ class Proof(msgspec.Struct):
     place: str = ""
     values: int = 0
     differences: list[Difference] = []
-    unchecked: list[str] = []
+    unchecked: list[str] = msgspec.field(default_factory=list, name="not_checked")
     verdict: str = ""
     requests: int = 0
     audit: list[str] = []
@@ -109,24 +109,12 @@ def hold_document(raw: bytes, made: bytes, file: str, held: Proof) -> None:
     What differs in a float's last digits alone is unchecked: another machine adds up in another order. With
     equal values the file still differs where keys stand twice or in another order.
     """
-    found = json.loads(made)
-    if raw == made:
-        held.values += sum(1 for _ in _walk(found, found, ""))
-        return
-    stated, before = json.loads(raw), len(held.differences)
-    near: list[str] = []
-    for name, first, second in _walk(stated, found, ""):
-        held.values += 1
-        if _is_same(first, second):
-            continue
-        if is_equal(first, second):
-            near.append(name)
-        else:
-            held.differences.append(Difference(f"{file}: {name}", _show(first), _show(second), held.source))
+    stated, found, before = json.loads(raw), json.loads(made), len(held.differences)
+    near = hold_values(stated, found, file, held)
     if near:
         more = f" and {len(near) - 1} more" if near[1:] else ""
         held.unchecked.append(f"{file}: {near[0]}{more}: {_NEAR}")
-    if len(held.differences) == before:
+    if raw != made and len(held.differences) == before:
         # As written again, with the same digits: only bytes that say nothing else may be left to differ.
         again = json.dumps(stated, allow_nan=False, indent=1 if made[-1:] == b"\n" else None)
         in_order = json.dumps(_blank(stated)) == json.dumps(_blank(found))
@@ -143,19 +131,6 @@ def _blank(value: Any) -> Any:
     return None if isinstance(value, float) else value
 
 
-def hold_keys(raw: bytes, file: str, held: Proof) -> None:
-    """Add a difference for each key that stands twice in one object of a JSON text: readers take either."""
-
-    def note(pairs: list[tuple[str, Any]]) -> None:
-        held.differences += [
-            Difference(f"{file}: {name}", f"there {count} times", "one", held.source)
-            for name, count in Counter(name for name, _ in pairs).items()
-            if count > 1
-        ]
-
-    json.loads(raw, object_pairs_hook=note)
-
-
 def hold_archive(path: Path, write: Callable[[Path], None], held: Proof) -> None:
     """Compare a columns file with what `write` writes again; other bytes are only noted as unchecked."""
     held.values += 1
@@ -165,12 +140,19 @@ def hold_archive(path: Path, write: Callable[[Path], None], held: Proof) -> None
             held.unchecked.append(f"{path.name}: other bytes than this loadgen writes of its columns")
 
 
-def hold_values(stated: Any, found: Any, file: str, held: Proof) -> None:
-    """Compare two JSON values leaf by leaf, and add differences to `held`, `file` before each one's name."""
+def hold_values(stated: Any, found: Any, file: str, held: Proof) -> list[str]:
+    """Compare two JSON values leaf by leaf, and add differences to `held`, `file` before each one's name.
+
+    Return the names of numbers that are equal to nine digits alone.
+    """
+    near = list[str]()
     for name, first, second in _walk(stated, found, ""):
         held.values += 1
         if not is_equal(first, second):
             held.differences.append(Difference(f"{file}: {name}", _show(first), _show(second), held.source))
+        elif not _is_same(first, second):
+            near.append(name)
+    return near
 
 
 def hold_copies(run: Result, held: Proof) -> None:
@@ -186,11 +168,8 @@ def hold_copies(run: Result, held: Proof) -> None:
         if other is None:
             held.differences.append(Difference(f"{SAMPLES}: {gauge.quantity}", "missing", "samples of it"))
         else:
-            pairs = ((own.values, other.values), (np.diff(own.at_ns), np.diff(other.at_ns)))
-            for stated, found in pairs:
-                hold_values(
-                    stated.tolist(), found.tolist(), f"{RESULT}: window.samples {gauge.quantity}", held
-                )
+            stated, found = ([each.values.tolist(), np.diff(each.at_ns).tolist()] for each in (own, other))
+            hold_values(stated, found, f"{RESULT}: window.samples {gauge.quantity}", held)
     if facts.window is not None and facts.window.is_known and facts.role_windows:
         sums = count_by_role(facts.role_windows)
         whole = {quantity: getattr(facts.window, quantity) for quantity in sums}
@@ -296,67 +275,56 @@ _DEEPEST = 4  # folders of a cell, from its run to the campaign's
 DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, OSError)
 
 
+@contextmanager
+def naming_damage(path: Path) -> Iterator[None]:
+    """Raise what a damaged file makes of a computation as a UsageError that begins with its path."""
+    try:
+        yield
+    except (UsageError, *DAMAGE) as error:
+        if isinstance(error, UsageError) and str(error).startswith(tuple(f"{path}{end}" for end in "/: ")):
+            raise
+        raise UsageError(f"{path} is damaged: {' '.join(str(error).split())[:200]}") from None
+
+
 def prove_run(directory: Path, place: str, root: Path | None = None) -> Proof:
     """Compute all that a run states again from its arrivals, and compare; without them it is unchecked.
 
     The cell of a campaign's run is unchecked unless the campaign's directory is `root` or lies below it.
     Raises UsageError if there is no finished run, or it is damaged.
     """
-    try:
-        return _prove_run(directory, place, root or directory)
-    except UsageError as error:
-        if str(error).startswith(tuple(f"{directory}{end}" for end in "/: ")):
-            raise
-        raise UsageError(f"{directory} is damaged: {error}") from None  # a setting of it, as of a flag
-    except DAMAGE as error:
-        raise UsageError(f"{directory} is damaged: {' '.join(str(error).split())[:200]}") from None
-
-
-def _prove_run(directory: Path, place: str, root: Path) -> Proof:
-    """Do what `prove_run` does; may raise any of DAMAGE."""
-    if not (directory / ARRIVALS).is_file():
-        return Proof(place, unchecked=[f"it has no {ARRIVALS}: nothing proves its figures"])
-    raw = read_stored(directory / RESULT)
-    run, held = run_directory.load(directory), Proof(place)
-    hold_document(raw, json.dumps(run_writer.encode_run(run), allow_nan=False).encode(), RESULT, held)
-    hold_copies(run, held)
-    hold_lengths(run, held)
-    if (printed := directory / REPORT).is_file():
-        hold_report(read_file_bytes(printed, _MOST_REPORT), run, held)
-    else:
-        held.unchecked.append(f"it has no {REPORT}: its printed lines are not here")
-    hold_archive(directory / ARRIVALS, run.records.save, held)
-    if run.samples.error:
-        held.unchecked.append(run.samples.error)
-    elif run.samples.series:
-        hold_archive(directory / SAMPLES, partial(sample_file.save, run.samples), held)
-    is_in_campaign = any(  # in a cell of one whose directory is `root` or below it
-        each.name in (CELLS, FAILED) and (each.parent / CAMPAIGN).is_file() and each.is_relative_to(root)
-        for each in directory.parents[: _DEEPEST if directory != root else 0]
-    )
-    if run.facts.cell is not None and not is_in_campaign:
-        held.unchecked.append(f"that it is of {run.facts.cell.arm}: there is no {CAMPAIGN} of it here")
-    definitions = json.loads(raw)[OURS].get("definitions_version")
-    excuse_version(run.facts.environment.get("loadgen"), definitions, held)
-    own = {finding.rule.code for finding in run.verdict.findings}
-    audited = audit_runs([summarise_run(directory, run)], None, None)
-    held.audit = [  # what it finds beyond the verdict, notes left out
-        f"{finding.rule.code}: {finding.evidence}"
-        for each in audited
-        for finding in each.findings
-        if finding.rule.code not in own and finding.rule.severity is not Severity.NOTE
-    ]
-    held.verdict, held.requests = run.verdict.level.value, len(run.records)
-    return held
-
-
-def read_stored(path: Path) -> bytes:
-    """Read the bytes of a stored result; raises UsageError if there is none, or it is damaged."""
-    try:
-        raw = read_file_bytes(path, LARGEST_RESULT)
-        dict(json.loads(raw)[OURS])
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    except (*NOT_JSON, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is damaged: {str(error)[:100]}") from None
-    return raw
+    root = root or directory
+    with naming_damage(directory):
+        if not (directory / ARRIVALS).is_file():
+            return Proof(place, unchecked=[f"it has no {ARRIVALS}: nothing proves its figures"])
+        run, held = run_directory.load(directory), Proof(place)
+        raw = read_file_bytes(directory / RESULT, LARGEST_RESULT)
+        hold_document(raw, json.dumps(run_writer.encode_run(run), allow_nan=False).encode(), RESULT, held)
+        hold_copies(run, held)
+        hold_lengths(run, held)
+        if (printed := directory / REPORT).is_file():
+            hold_report(read_file_bytes(printed, _MOST_REPORT), run, held)
+        else:
+            held.unchecked.append(f"it has no {REPORT}: its printed lines are not here")
+        hold_archive(directory / ARRIVALS, run.records.save, held)
+        if run.samples.error:
+            held.unchecked.append(run.samples.error)
+        elif run.samples.series:
+            hold_archive(directory / SAMPLES, partial(sample_file.save, run.samples), held)
+        is_in_campaign = any(  # in a cell of one whose directory is `root` or below it
+            each.name in (CELLS, FAILED) and (each.parent / CAMPAIGN).is_file() and each.is_relative_to(root)
+            for each in directory.parents[: _DEEPEST if directory != root else 0]
+        )
+        if run.facts.cell is not None and not is_in_campaign:
+            held.unchecked.append(f"that it is of {run.facts.cell.arm}: there is no {CAMPAIGN} of it here")
+        definitions = json.loads(raw)[OURS].get("definitions_version")
+        excuse_version(run.facts.environment.get("loadgen"), definitions, held)
+        own = {finding.rule.code for finding in run.verdict.findings}
+        audited = audit_runs([summarise_run(directory, run)], None, None)
+        held.audit = [  # what it finds beyond the verdict, notes left out
+            f"{finding.rule.code}: {finding.evidence}"
+            for each in audited
+            for finding in each.findings
+            if finding.rule.code not in own and finding.rule.severity is not Severity.NOTE
+        ]
+        held.verdict, held.requests = run.verdict.level.value, len(run.records)
+        return held

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path
@@ -19,7 +20,7 @@ from loadgen.base.text import clean_line, clean_text, format_count, list_first
 from loadgen.records.journal import JOURNAL
 from loadgen.report.run_directory import ARRIVALS, RESULT
 from loadgen.study.bundle import reading, signature
-from loadgen.study.bundle.manifest import INTERRUPTED, ChangedBundle, find_kind
+from loadgen.study.bundle.reading import INTERRUPTED, OTHERS, ChangedBundle, find_kind
 from loadgen.study.importers.clients.loadgen_runs import CELLS
 from loadgen.study.importers.result_sources import is_campaign, may_hold_results
 from loadgen.study.limit_record import LIMIT
@@ -29,7 +30,7 @@ from loadgen.study.verify.proof import OF_SCORES, Proof, prove_run
 
 _NAMED = 3
 _MOST_RUNS = 20_000
-_PASSED = ("server.log", "requests.jsonl", "*")  # kinds of files
+_PASSED = ("server.log", "requests.jsonl", OTHERS)  # kinds of files
 _OTHERS = "it may be read as another client's result, and nothing proves it"
 
 
@@ -59,8 +60,8 @@ class Verified(msgspec.Struct, frozen=True):
     """One place: its proofs, whose signature it has, and why it was refused; "" if it was not."""
 
     place: str
-    proofs: tuple[Proof, ...] = ()
-    passed: tuple[str, ...] = ()  # files that are no part of a run or series
+    proofs: tuple[Proof, ...] = msgspec.field(default=(), name="runs")
+    passed: tuple[str, ...] = msgspec.field(default=(), name="not_read")  # no part of a run or series
     signed: str = ""
     refused: str = ""
 
@@ -102,29 +103,25 @@ def verify_place(path: Path, allowed: Path | None = None) -> Verified:
 
     A bundle that was changed, or has no valid run, is `refused` in what is returned.
     """
+    place, passed = str(path), list[str]()
     if path.is_dir():
         if allowed is not None:
             raise UsageError(
                 f"{path} is a directory, which has no signature: --allowed-signers is of bundles"
             )
-        passed = list[str]()
-        return Verified(str(path), prove_directory(path, str, passed), tuple(passed))
+        return Verified(place, prove_directory(path, str, passed), tuple(passed))
     try:
         opened = reading.open_bundle(path)
         signed = signature.check_signature(path, opened.sha256, allowed)
     except ChangedBundle as error:
-        return Verified(str(path), refused=str(error))
+        return Verified(place, refused=str(error))
     try:
-        return Verified(str(path), prove_directory(opened.directory, opened.name_place), signed=signed)
+        return Verified(place, prove_directory(opened.directory, opened.name_place, passed), signed=signed)
     except UsageError as error:
-        return Verified(
-            str(path), refused=str(error).replace(str(opened.directory), str(path)), signed=signed
-        )
+        return Verified(place, refused=str(error).replace(str(opened.directory), place), signed=signed)
 
 
-def prove_directory(
-    directory: Path, name: Callable[[Path], str], passed: list[str] | None = None
-) -> tuple[Proof, ...]:
+def prove_directory(directory: Path, name: Callable[[Path], str], passed: list[str]) -> tuple[Proof, ...]:
     """Prove all that `compare` reads below a directory: runs, and the records of series; links are followed.
 
     Hidden folders are left out, and in a series what it would measure again. What may be another client's
@@ -160,9 +157,8 @@ def prove_directory(
         is_read = not (is_whole or where in whole or {RESULT, JOURNAL} & set(names))
         read = [each for each in others if is_read and may_hold_results(here / each)]
         proofs += [Proof(f"{name(here)}/{each}", unchecked=[_OTHERS]) for each in read]
-        if passed is not None:
-            places = {each: f"{name(here)}/{each}" for each in others if each not in read}
-            passed += [at for each, at in places.items() if find_kind(at) in _PASSED and each[-5:] != ".lock"]
+        places = [f"{name(here)}/{each}" for each in others if each not in read]
+        passed += [at for at in places if find_kind(at) in _PASSED and not at.endswith(".lock")]
     if not runs:
         raise UsageError(f"{directory} has no finished run: name a bundle, or a directory with a {RESULT}")
     return tuple(proofs)
@@ -170,12 +166,9 @@ def prove_directory(
 
 def list_unproven(bundle: Path) -> list[str]:
     """List the lines on what `verify` will not call proven of a bundle just written; [] if all is proven."""
-    opened = reading.open_bundle(bundle)
-    try:
-        proofs = prove_directory(opened.directory, opened.name_place)
-    except UsageError as error:
-        return [str(error).replace(str(opened.directory), str(bundle))]
-    return list(_describe_place(Verified(str(bundle), tuple(proof for proof in proofs if not proof.proven))))
+    found = verify_place(bundle)
+    unproven = tuple(proof for proof in found.proofs if not proof.proven)
+    return list(_describe_place(replace(found, proofs=unproven, signed="")))
 
 
 def _describe_place(one: Verified) -> Iterator[str]:
@@ -211,23 +204,9 @@ def encode_verified(verified: Sequence[Verified]) -> dict[str, Any]:
     """Make the JSON object of what was verified."""
     places = [
         {
-            "place": one.place,
+            **msgspec.to_builtins(one),
             "proven": one.code is ExitCode.FIGURES,
-            "refused": one.refused,
-            "signed": one.signed,
-            "runs": [
-                {
-                    "place": proof.place,
-                    "proven": proof.proven,
-                    "verdict": proof.verdict,
-                    "requests": proof.requests,
-                    "values": proof.values,
-                    "differences": [msgspec.to_builtins(each) for each in proof.differences],
-                    "not_checked": proof.unchecked,
-                    "audit": proof.audit,
-                }
-                for proof in one.proofs
-            ],
+            "runs": [{**msgspec.to_builtins(proof), "proven": proof.proven} for proof in one.proofs],
         }
         for one in verified
     ]

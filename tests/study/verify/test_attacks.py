@@ -6,7 +6,6 @@ import json
 import random
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -19,8 +18,8 @@ from builders.loops import loop_over
 from builders.made_bundles import forged, stored
 from fakes.virtual_serving import virtual_engines
 from loadgen import cli
-from loadgen.study import bundle_command
-from loadgen.study.bundle import reading
+from loadgen.study.importers.result_sources import read_sources
+from loadgen.study.verify.held_series import prove_series
 from study.verify.test_verify import SMALL, changed, edited, is_fact, leaves
 
 # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
@@ -28,12 +27,16 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 FAST, SLOW = "h20/qwen3-8b-fp8", "h20/qwen3-8b-bf16"
 ARMS = ({"name": "base", "preset": FAST}, {"name": "new", "preset": SLOW})
 _SERIES: dict[str, Path] = {}  # made once a process, copied for each attack
+DEPTH = ["ladder", "--quiet", "--preset", "bench/1024x50", "--depth", "0,256", "-p", "64", "-n", "4",
+    "--num-prompts", "2"]  # fmt: skip
 COMMANDS = {
     "campaign": ["campaign", "c.toml", "--quiet"],
     "gate": ["gate", "c.toml", "--max-pairs", "4", "--quiet"],
     "sweep": ["sweep", "--preset", "instant", "--concurrency", "1,2", "--input-len", "8", "--output-len", "4",
         "--num-prompts", "6", "--quiet"],
     "ladder": ["ladder", "--quiet", "--preset", "bench/1024x50", "--profile", "./l.toml"],
+    "depth": DEPTH,
+    "batches": [*DEPTH, "--concurrency", "2"],
     "limit": ["limit", "--input-len", "8", "--output-len", "4", "--quiet", "--slo", "ttft p50 < 5s",
         "--preset", "bench/1024x50", "--max-runs", "2", "--min-duration", "2s"],
 }  # fmt: skip
@@ -50,6 +53,7 @@ STATED = {
         "fixed", "start", "lowest", "highest", "alone_s", "attempts", "ended", "next_run_s", "cut", "took_s",
     },
     "ladder.json": {"formula"},
+    "depth.json": set(),
 }  # fmt: skip
 
 
@@ -193,6 +197,10 @@ ATTACKS: dict[str, tuple[str, Callable[[Path], object], int]] = {
     "points in another order": ("sweep", lambda place: edit(place / "sweep.json", (("points",), json.loads(
         (place / "sweep.json").read_bytes())["points"][::-1])), 11),
     "a point of another number": ("sweep", set_value("sweep.json", "points", 0, "number", to=7), 11),
+    "a point of another repeat": ("sweep", set_value("sweep.json", "points", 1, "repeat", to=3), 11),
+    **{f"a batch's {key}: {to}": ("batches", set_value("depth.json", "rows", 0, key, to=to), 11)
+       for key, to in (("runs", []), ("runs", ["../x"]), ("batches", []), ("depth", 9), ("note", "cached"))},
+    "a test at another depth": ("depth", set_value("depth.json", "rows", 0, "test", to="pp64 @ d512"), 11),
     "rows in another order": ("ladder", lambda place: edit(place / "ladder.json", (("rows",), json.loads(
         (place / "ladder.json").read_bytes())["rows"][::-1])), 11),
     "a row taken away": ("ladder", lambda place: edit(place / "ladder.json", (("rows",), json.loads(
@@ -279,6 +287,23 @@ def test_a_run_without_its_report_or_with_more_arrivals_is_unproven(tmp_path: Pa
     assert verify(run) == 12
 
 
+def test_a_speed_that_a_strangers_ladder_states_is_not_repeated(series: Callable[[str], Path]) -> None:
+    place, speeds = series("ladder"), list[float | None]()
+    for times in (1.0, 3.0):
+        rows = json.loads((place / "ladder.json").read_bytes())["rows"]
+        edit(place / "ladder.json", (("rows", 0, "speed_tok_s"), times * rows[0]["speed_tok_s"]))
+        assert cli.main(["bundle", str(place), "-o", f"{times}.bundle"]) == 0
+        speeds.append(read_sources([f"{times}.bundle"]).reported[0].figure("speed_tok_s"))
+    assert speeds[0] == speeds[1] is not None
+
+
+@loop_over("name", ["", "../elsewhere", "/etc", "none"])
+def test_a_row_without_a_run_has_no_speed(name: str, tmp_path: Path) -> None:
+    (tmp_path / "ladder.json").write_text(json.dumps({"rows": [{"run": name, "speed_tok_s": 900.0}]}))
+    (found,) = prove_series(tmp_path, "it")
+    assert "no run of it is there" in str(found.differences[0])
+
+
 @loop_over("folder", ["interrupted", "Interrupted"])
 def test_a_bundle_has_no_folder_that_is_left_out(folder: str, tmp_path: Path) -> None:
     run = stored(tmp_path / "run", **SMALL)
@@ -301,44 +326,6 @@ def test_a_link_to_runs_is_followed(tmp_path: Path) -> None:
     edit(other / "result.json", (("output_throughput",), 99999.0))
     (tmp_path / "it" / "b").symlink_to(other)
     assert verify(tmp_path / "it") == 11
-
-
-@pytest.mark.whole
-@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
-def test_a_key_of_several_names_and_a_bundle_that_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    key, signers = tmp_path / "key", tmp_path / "signers"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
-    public = (tmp_path / "key.pub").read_text()
-    run, bundle = stored(tmp_path / "run", **SMALL), tmp_path / "x.bundle"
-    assert cli.main(["bundle", str(run), "-o", str(bundle), "--sign", str(key)]) == 0
-    words = ["verify", str(bundle), "--allowed-signers", str(signers)]
-    for lines, code, said in (
-        (f'old@lab namespaces="git" {public}me@lab {public}', 0, "signed by me@lab"),
-        (f"me@lab {public}you@lab {public}", 0, "signed by me@lab or you@lab, who have one key"),
-        (f"me@lab {public}me@lab {public}", 0, "signed by me@lab\n"),
-        (f'old@lab valid-before="20200101" {public}', 11, "REFUSED"),
-    ):
-        signers.write_text(lines)
-        capsys.readouterr()
-        assert cli.main(words) == code
-        assert said in capsys.readouterr().out
-    signers.write_text(f"me@lab {public}")
-    other = stored(tmp_path / "other", seed=3, **SMALL)
-    bundle_command.write_bundle([other], tmp_path / "y.bundle", with_text=False)
-    signed, forgery = bundle.read_bytes(), (tmp_path / "y.bundle").read_bytes()
-    opened = reading.open_bundle
-
-    def swap(path: Path) -> reading.OpenBundle:
-        path.write_bytes(forgery)
-        found = opened(path)
-        path.write_bytes(signed)
-        return found
-
-    monkeypatch.setattr(reading, "open_bundle", swap)
-    assert cli.main(words) == 11
-    assert "was replaced while it was read" in capsys.readouterr().out
 
 
 Mutation = tuple[str, Callable[[], object]]
