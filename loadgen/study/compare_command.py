@@ -51,7 +51,7 @@ from loadgen.study.importers import result_sources
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.importers.result_sources import Sources
 from loadgen.study.limit_record import Limit
-from loadgen.study.quality.quality_passage import RowQuality, make_quality_passage
+from loadgen.study.quality.arm_qualities import RowQuality, make_quality_passage
 from loadgen.study.run_summary import FailedCell, Reported
 
 _MOST_PROBLEMS = 10  # that are printed one by one

@@ -20,7 +20,7 @@ from loadgen.study import load_table, repeats
 from loadgen.study.compare.comparison import INVALID, find_column
 from loadgen.study.compare.model import ALONE, ComparedFigure, ComparedLoad, Decision, Effect, Line, Split
 from loadgen.study.load_table import SIMULATION, LoadRow, settle_lengths
-from loadgen.study.quality.quality_passage import encode_row_quality, list_quality_cells
+from loadgen.study.quality.arm_qualities import encode_row_quality, list_quality_cells
 from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import Reported, group_by
 

@@ -33,7 +33,7 @@ from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitEstimate
 from loadgen.study.load_table import SIMULATION
 from loadgen.study.quality import quality_record
-from loadgen.study.quality.quality_passage import encode_row_quality, list_quality_cells
+from loadgen.study.quality.arm_qualities import encode_row_quality, list_quality_cells
 from loadgen.study.run_summary import group_by
 from loadgen.study.sweep_record import LoadAxis
 

@@ -29,8 +29,7 @@ from loadgen.study.compare_command import list_qualities
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitRecord, LimitRun, ObjectiveFigures
 from loadgen.study.pages import run_charts
-from loadgen.study.quality.arm_qualities import format_spread
-from loadgen.study.quality.quality_passage import RowQuality, make_quality_passage
+from loadgen.study.quality.arm_qualities import RowQuality, format_spread, make_quality_passage
 from loadgen.study.quality.quality_record import DIFFERENT, MeanInterval
 from loadgen.study.run_summary import Reported, group_by
 

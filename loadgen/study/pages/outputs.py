@@ -43,7 +43,7 @@ from loadgen.study.pages.document import (
     render_page,
     require_extra,
 )
-from loadgen.study.quality.quality_passage import list_quality_figures
+from loadgen.study.quality.arm_qualities import list_quality_figures
 from loadgen.study.run_summary import Reported
 
 _PLOT = "plot"

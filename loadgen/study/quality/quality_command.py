@@ -36,8 +36,8 @@ from loadgen.settings import table
 from loadgen.settings.keyword_types import BenchOptions
 from loadgen.settings.setting import LAUNCH, OUTPUT, RUN, SERVER, Makes, Setting, list_rows
 from loadgen.settings.table import TABLE
+from loadgen.study.quality.arm_qualities import RowQuality, make_quality_passage
 from loadgen.study.quality.probability_server import open_servers
-from loadgen.study.quality.quality_passage import RowQuality, make_quality_passage
 from loadgen.study.quality.quality_record import MARGIN, Quality
 from loadgen.study.quality.quality_run import QualityRun, record_reference
 from loadgen.study.quality.quality_text import ANSWER_TOKENS, TOKENS, QualityPlan, read_text

@@ -27,8 +27,7 @@ from loadgen.study.quality.divergence import (
     explain_no_text,
     judge_contents,
 )
-from loadgen.study.quality.probability_answers import TokenSequence
-from loadgen.study.quality.probability_server import CHAT, ProbabilityClient, ProbabilityServer
+from loadgen.study.quality.probability_server import CHAT, ProbabilityClient, ProbabilityServer, TokenSequence
 from loadgen.study.quality.quality_record import (
     MeanInterval,
     Quality,
@@ -147,11 +146,17 @@ def answer_prompts(
             what, done = f"greedy answers of {server.model}", len(contents.greedy)
             show(QualityProgress(what, done, len(every), "answer", begin_ns))
 
-    async def answer() -> None:
-        async with server.open() as client:
-            await _gather(*(answer_next(client) for _ in range(server.requests_at_once)))
+    _work(server, answer_next)
 
-    server.access.loop.run(answer())
+
+def _work(server: ProbabilityServer, work: Callable[[ProbabilityClient], Coroutine[Any, Any, None]]) -> None:
+    """Do a work as often at once as a server takes requests."""
+
+    async def do() -> None:
+        async with server.open() as client:
+            await _gather(*(work(client) for _ in range(server.requests_at_once)))
+
+    server.access.loop.run(do())
 
 
 def score_answers(server: ProbabilityServer, measure: AnswerMeasure) -> None:
@@ -167,11 +172,7 @@ def score_answers(server: ProbabilityServer, measure: AnswerMeasure) -> None:
             measure.scores.append(map(AnswerLine, batch, await _score(client, batch)))
             measure.note(batch)
 
-    async def score() -> None:
-        async with server.open() as client:
-            await _gather(*(score_next(client) for _ in range(server.requests_at_once)))
-
-    server.access.loop.run(score())
+    _work(server, score_next)
 
 
 def sample_answers(

@@ -7,6 +7,7 @@ was cut off or damaged costs the lines behind the damage, never those before.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -130,41 +131,31 @@ class ReferenceFile(ReferenceContents):
         """
         super().__init__(header)
         self.path = path
-        try:
+        with self._writing():
             self._handle = files.open_refusing_link(path, _FLAGS)
-        except OSError as error:
-            raise self._refusal(error) from None
         try:
-            self._lock()
             self._take_over()
         except (UsageError, MeasureError):
             self.close()
             raise
 
-    def _lock(self) -> None:
-        """Lock the file, if its file system has locks; raises MeasureError if another process has it."""
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise MeasureError(
-                f"another process writes {self.path}: wait for it, or name another file"
-            ) from None
-        except OSError:
-            pass
-
     def _take_over(self) -> None:
-        """Cut the file to its last whole member, and take what it has; a new one gets the header."""
+        """Lock the file, cut it to its last whole member, and take what it has; a new one gets the header."""
+        with contextlib.suppress(OSError):  # of a file system without locks
+            try:
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                why = f"another process writes {self.path}: wait for it, or name another file"
+                raise MeasureError(why) from None
         kept = read_reference(self.path) if os.fstat(self._handle).st_size else None
         if kept is not None and kept.header != self.header:
             raise UsageError(
                 f"{self.path} is of another {_name_changes(kept.header, self.header)}: name another file, or "
                 "remove it"
             )
-        try:
+        with self._writing():
             os.ftruncate(self._handle, 0 if kept is None else kept.whole_bytes)
             os.lseek(self._handle, 0, os.SEEK_END)
-        except OSError as error:
-            raise self._refusal(error) from None
         if kept is None:
             self._write_member(msgspec.json.encode(self.header) + b"\n")
         else:
@@ -189,15 +180,18 @@ class ReferenceFile(ReferenceContents):
     def _write_member(self, data: bytes | bytearray) -> None:
         packer = zlib.compressobj(wbits=_GZIP)
         view = memoryview(packer.compress(data) + packer.flush())
-        try:
+        with self._writing():
             while view:
                 view = view[os.write(self._handle, view) :]
             os.fdatasync(self._handle)
-        except OSError as error:
-            raise self._refusal(error) from None
 
-    def _refusal(self, error: OSError) -> MeasureError:
-        return MeasureError(f"cannot write {self.path}: {error.strerror or error}: name another file")
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            why = f"cannot write {self.path}: {error.strerror or error}: name another file"
+            raise MeasureError(why) from None
 
 
 def read_reference(path: Path, most_bytes: int | None = None) -> ReferenceContents:

@@ -33,7 +33,7 @@ from loadgen.study.compare_command import (
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitEstimate
 from loadgen.study.pages.comparison_section import make_quality_section
-from loadgen.study.quality.quality_passage import RowQuality, make_quality_passage
+from loadgen.study.quality.arm_qualities import RowQuality, make_quality_passage
 from loadgen.study.quality.quality_record import BACKWARD, Quality, describe_usual_kl
 from loadgen.study.run_summary import Reported
 

@@ -14,10 +14,12 @@ from builders.loops import loop_over
 from builders.required import require
 from fakes.scripted_server import Answer, Asked, ScriptedServer, whole
 from loadgen.base.errors import MeasureError
-from loadgen.engines.engines import ENGINES
 from loadgen.server.exchange import ServerAddress
-from loadgen.study.quality.probability_answers import (
+from loadgen.study.quality.probability_server import (
+    CHAT,
+    PROBABILITY_APIS,
     NoProbabilities,
+    ProbabilityServer,
     TextAnswer,
     TokenSequence,
     read_chat,
@@ -28,7 +30,6 @@ from loadgen.study.quality.probability_answers import (
     read_prompt_scores,
     read_text_answer,
 )
-from loadgen.study.quality.probability_server import CHAT, PROBABILITY_APIS, ProbabilityServer
 from loadgen.study.quality.quality_record import SampledAnswer, TokenScores
 
 PROMPTS = [(100, 200, 300), (400, 500, 600, 700)]
@@ -42,10 +43,6 @@ def answer(name: str) -> bytes:
 
 def rounded(values: tuple[float, ...]) -> list[float]:
     return [round(value, 3) for value in values]
-
-
-def test_every_api_is_of_a_known_engine() -> None:
-    assert set(PROBABILITY_APIS) <= {engine.name for engine in ENGINES}
 
 
 @loop_over(

@@ -9,6 +9,8 @@ import json
 import re
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,25 +179,6 @@ def test_a_candidate_that_cannot_score_samples(reference: str, capsys: pytest.Ca
     assert quality.why["agreement"] == "vLLM (gguf) scores no text"
 
 
-def test_two_that_cannot_score_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    one, two = (MarkovServer(model, "gguf", prompt_logprobs=False) for model in (REFERENCE, CANDIDATE))
-    with ScriptedServer(one) as reference, ScriptedServer(two) as candidate:
-        words = compared(candidate.base_url, reference.base_url)
-        code, out, err = run(capsys, *words)
-        assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "neither vLLM nor vLLM scores" in err
-
-
-def test_what_cannot_score_keeps_no_reference_that_is_up(
-    reference: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with ScriptedServer(MarkovServer(CANDIDATE, "gguf", prompt_logprobs=False)) as server:
-        words = compared(server.base_url, reference)
-        code, out, err = run(capsys, *words, "--save", "/tmp/none.jsonl.gz")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "leave out --save" in err
-
-
 def test_fewer_alternatives_will_do(candidate: str, capsys: pytest.CaptureFixture[str]) -> None:
     for most in (5, 0):
         server = MarkovServer(REFERENCE, "bf16", most_top=most)
@@ -274,24 +257,20 @@ def count_same_answers(prompts: int) -> float:
     return same / prompts
 
 
-@pytest.mark.parametrize("chats", [(False, False), (True, True), (False, True)])
+@pytest.mark.parametrize("chat", [False, True])
 def test_without_log_probabilities_greedy_answers_are_compared(
-    chats: tuple[bool, bool], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    chat: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one, two = plain(REFERENCE, "bf16", chats[0]), plain(CANDIDATE, "fp8", chats[1])
+    one, two = plain(REFERENCE, "bf16", chat), plain(CANDIDATE, "fp8", chat)
     file = str(tmp_path / "ref.jsonl.gz")
     with ScriptedServer(one) as reference, ScriptedServer(two) as candidate:
-        if chats[0] != chats[1]:
-            code, _, err = run(capsys, *compared(candidate.base_url, reference.base_url))
-            assert (code, "/v1/chat/completions: http-status: 404" in err) == (1, True)
-            return
         live = measure(capsys, *compared(candidate.base_url, reference.base_url))
         code, _, err = run(capsys, "--base-url", reference.base_url, "--save", file)
         assert (code, err) == (0, f"{file}: 10 greedy answers of bf16\n")
         code, out, _ = run(capsys, "--base-url", candidate.base_url, "--reference", file, "--json")
         assert Quality.model_validate_json(out).same_answers == live.same_answers
     assert require(live.same_answers).mean == pytest.approx(count_same_answers(10))
-    assert (live.kl, live.agreement, live.settings["chat"]) == (None, None, chats[0])
+    assert (live.kl, live.agreement, live.settings["chat"]) == (None, None, chat)
     assert live.why["kl"].endswith(" reports no log-probabilities")
 
 
@@ -362,17 +341,6 @@ def test_a_server_that_reports_texts_samples(chat: bool, capsys: pytest.CaptureF
         quality = measure(capsys, *words)
         assert (require(quality.kl).direction, quality.doubts) == ("candidate‖reference", ())
         assert 0 < require(quality.kl).low < 0.1
-        assert cli.main(["quality", *words[:2], "--save", "/tmp/none.jsonl.gz", "--quiet"]) == 1
-        assert "reports no token ids" in capsys.readouterr().err
-
-
-def test_tokens_that_the_reference_has_not_are_another_vocabulary(
-    reference: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with ScriptedServer(hosted(False, "two letters {}".format)) as server:
-        code, out, err = run(capsys, *compared(server.base_url, reference))
-    assert (code, out, err.count("\n")) == (1, "", 1)
-    assert "most tokens that hosted samples are none of bf16" in err
 
 
 def test_another_vocabulary_leaves_bits_per_byte(reference: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -394,25 +362,48 @@ def refusing(path: str, status: str, body: dict[str, Any]) -> Any:
     return respond
 
 
-@loop_over(
-    ("path", "status", "body", "words"),
-    [
-        ("/v1/completions", "200 OK", {"choices": 5},
-         "/v1/completions answers with what is no list of log-probabilities"),
-        ("/v1/completions", "500 Internal Server Error", {"error": "boom"}, "answers 500: boom"),
-        ("/v1/completions", "400 Bad Request", {"error": "no logprobs"},
-         "/v1/completions: http-status: 400: no logprobs"),
-        ("/v1/completions", "401 Unauthorized", {}, "needs an API key and none was sent (401)"),
-        ("/tokenize", "404 Not Found", {}, "pass --tokenizer"),
-        ("/tokenize", "200 OK", {"tokens": []}, "tokenizes 'The' to nothing"),
-    ],
-)  # fmt: skip
-def test_a_server_that_cannot_is_one_line(
-    path: str, status: str, body: Any, words: str, capsys: pytest.CaptureFixture[str]
+def markov(model: MarkovModel, name: str, **keys: Any) -> Callable[[], MarkovServer]:
+    """What makes a server, as new for each row."""
+    return partial(MarkovServer, model, name, **keys)
+
+
+NO_ID = "two letters {}".format
+BF16, FP8 = markov(REFERENCE, "bf16"), markov(CANDIDATE, "fp8")
+GGUF = markov(CANDIDATE, "gguf", prompt_logprobs=False)
+COMPLETIONS, FAILS = "/v1/completions", "500 Internal Server Error"
+REFUSED = [
+    # A candidate, a reference if one is up, flags, the exit code, and words of the line.
+    (GGUF, GGUF, "", 2, "neither vLLM nor vLLM scores"),
+    (GGUF, BF16, "--save /tmp/none.jsonl.gz", 2, "leave out --save"),
+    (FP8, BF16, "--reference-model none", 1,
+     "loadgen: of --reference-url: vLLM does not serve 'none'; it serves bf16"),
+    (partial(hosted, False, NO_ID), BF16, "", 1, "most tokens that hosted samples are none of bf16"),
+    (partial(hosted, False), None, "", 1, "reports no token ids"),
+    (partial(plain, CANDIDATE, "fp8", True), partial(plain, REFERENCE, "bf16"), "", 1,
+     "/v1/chat/completions: http-status: 404"),
+    (partial(refusing, COMPLETIONS, "200 OK", {"choices": 5}), None, "", 1,
+     "/v1/completions answers with what is no list of log-probabilities"),
+    (partial(refusing, COMPLETIONS, FAILS, {"error": "boom"}), None, "", 1, "answers 500: boom"),
+    (partial(refusing, COMPLETIONS, "400 Bad Request", {"error": "no logprobs"}), None, "", 1,
+     "/v1/completions: http-status: 400: no logprobs"),
+    (partial(refusing, COMPLETIONS, "401 Unauthorized", {}), None, "", 1,
+     "needs an API key and none was sent (401)"),
+    (partial(refusing, "/tokenize", "404 Not Found", {}), None, "", 1, "pass --tokenizer"),
+    (partial(refusing, "/tokenize", "200 OK", {"tokens": []}), None, "", 1, "tokenizes 'The' to nothing"),
+    (None, None, "", 1, "http://127.0.0.1:9 is not ready"),
+]  # fmt: skip
+
+
+@loop_over(("one", "two", "flags", "code", "words"), REFUSED)
+def test_what_cannot_be_measured_is_one_line(
+    one: Any, two: Any, flags: str, code: int, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with ScriptedServer(refusing(path, status, body)) as server:
-        code, out, err = run(capsys, "--base-url", server.base_url, "--save", "/tmp/none.jsonl.gz")
-    assert (code, out, err.count("\n")) == (1, "", 1)
+    with ExitStack() as stack:
+        urls = [stack.enter_context(ScriptedServer(made())).base_url for made in (one, two) if made]
+        ends = ["--reference-url", urls[1]] if two else ["--save", "/tmp/none.jsonl.gz"]
+        url = urls[0] if urls else "http://127.0.0.1:9"
+        found, out, err = run(capsys, "--base-url", url, *ends, *flags.split())
+    assert (found, out, err.count("\n")) == (code, "", 1)
     assert words in err
 
 
@@ -450,21 +441,6 @@ def test_a_wrong_command_is_one_line(
     printed = capsys.readouterr()
     assert (code, printed.out, printed.err.count("\n")) == (2, "", 1)
     assert words in printed.err
-
-
-def test_what_is_wrong_with_the_reference_names_it(
-    reference: str, candidate: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [*compared(candidate, reference), "--reference-model", "none"]
-    code, out, err = run(capsys, *words)
-    assert (code, out) == (1, "")
-    assert err.startswith("loadgen: of --reference-url: vLLM does not serve 'none'; it serves bf16")
-
-
-def test_a_server_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "--base-url", "http://127.0.0.1:9", "--save", "/tmp/none.jsonl.gz")
-    assert (code, out, err.count("\n")) == (1, "", 1)
-    assert "http://127.0.0.1:9 is not ready" in err
 
 
 def ending(requests: int) -> Callable[[Asked], Answer]:
