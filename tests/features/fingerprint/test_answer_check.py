@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
 from builders.loops import loop_over
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Fingerprint, GreedyAnswer
@@ -51,43 +49,37 @@ def of(*texts: str, **more: Any) -> Fingerprint:
     return Fingerprint(version=1, answers=tuple(answers), **more)
 
 
-def with_ids(*ids: Sequence[int], **more: Any) -> Fingerprint:
-    answers = tuple(
-        GreedyAnswer(prompt=f"p{i}", text="t", token_ids=tuple(found)) for i, found in enumerate(ids)
+def with_ids(*ids: Sequence[int], cut: str = "") -> Fingerprint:
+    answers = (
+        GreedyAnswer(prompt=f"p{at}", text="t", token_ids=tuple(found), cut=cut)
+        for at, found in enumerate(ids)
     )
-    return Fingerprint(version=1, answers=answers, **more)
+    return Fingerprint(version=1, answers=tuple(answers))
 
 
-@loop_over(
-    ("answer", "found"),
-    [
-        *(pytest.param({"text": text}, None, id=f"healthy {i}") for i, text in enumerate(HEALTHY)),
-        pytest.param({"text": BANGS}, Flaw.NOISE, id="NaN logits make id 0, which is ! in many"),
-        pytest.param({"text": "", "token_ids": [0] * 48}, Flaw.NOISE, id="id 0 that is no text"),
-        pytest.param({"text": "ab" * 24, "token_ids": [17] * 48}, Flaw.NOISE, id="one token of two letters"),
-        pytest.param({"text": "\ufffd" * 20 + "ab"}, Flaw.NOISE, id="hardly any character"),
-        pytest.param({"text": "\ufffd"}, Flaw.NOISE, id="no character"),
-        pytest.param({"text": "中国\ufffd是一个国家"}, None, id="one character cut in two"),
-        pytest.param({"text": "!!!"}, None, id="short and loud"),
-        pytest.param({"text": "nan nan nan nan nan nan nan nan nan nan"}, Flaw.LOOP, id="nan"),
-        pytest.param({"text": ""}, Flaw.EMPTY, id="nothing"),
-        pytest.param({"text": "", "token_ids": [2]}, Flaw.EMPTY, id="an end of sequence alone"),
-        pytest.param({"text": "\n \n\t\n\n  \n \n"}, Flaw.EMPTY, id="whitespace"),
-        pytest.param({"text": LOOP}, Flaw.LOOP, id="a word"),
-        pytest.param({"text": SENTENCES}, Flaw.LOOP, id="a sentence"),
-        pytest.param({"text": "我爱你" * 12}, Flaw.LOOP, id="in Chinese"),
-        pytest.param({"text": "x", "token_ids": [9, 8, 7, 6] + [1, 2, 3] * 10}, Flaw.LOOP, id="three tokens"),
-        pytest.param(
-            {"text": "x", "token_ids": list(range(24)) + [5, 6] * 5}, None, id="two at the very end"
-        ),
-        pytest.param({"text": "x", "token_ids": list(range(48))}, None, id="all different"),
-        pytest.param({"text": '{"a": 1, "b": [1, 2, 3], "c": {"d": null, "e": true}}'}, None, id="JSON"),
-        pytest.param({"text": SALAD}, None, id="word salad does not show by itself"),
-        pytest.param({"text": BANGS, "failure": "timeout: x"}, None, id="failed"),
-        pytest.param({"text": "", "cut": "no time"}, None, id="cut before its first token"),
-        pytest.param({"text": LOOP, "cut": "no time"}, Flaw.LOOP, id="cut in its loop"),
-    ],
-)
+FLAWS: list[tuple[dict[str, Any], Flaw | None]] = [
+    *(({"text": text}, None) for text in HEALTHY),
+    ({"text": BANGS}, Flaw.NOISE),  # NaN logits make id 0, which is ! in many
+    ({"text": "", "token_ids": [0] * 48}, Flaw.NOISE),  # id 0 that is no text
+    ({"text": "ab" * 24, "token_ids": [17] * 48}, Flaw.NOISE),
+    ({"text": "\ufffd" * 20 + "ab"}, Flaw.NOISE),
+    ({"text": "中国\ufffd是一个国家"}, None),  # one character cut in two
+    ({"text": "!!!"}, None),
+    ({"text": "", "token_ids": [2]}, Flaw.EMPTY),  # an end of sequence alone
+    ({"text": "\n \n\t\n\n  \n \n"}, Flaw.EMPTY),
+    ({"text": LOOP}, Flaw.LOOP),
+    ({"text": SENTENCES}, Flaw.LOOP),
+    ({"text": "我爱你" * 12}, Flaw.LOOP),
+    ({"text": "x", "token_ids": [9, 8, 7, 6] + [1, 2, 3] * 10}, Flaw.LOOP),
+    ({"text": "x", "token_ids": list(range(24)) + [5, 6] * 5}, None),  # two at the very end
+    ({"text": SALAD}, None),  # it does not show by itself
+    ({"text": BANGS, "failure": "timeout: x"}, None),
+    ({"text": "", "cut": "no time"}, None),  # before its first token
+    ({"text": LOOP, "cut": "no time"}, Flaw.LOOP),
+]
+
+
+@loop_over(("answer", "found"), FLAWS)
 def test_an_answer_is_one_or_it_is_known_what_it_is_instead(
     answer: dict[str, Any], found: Flaw | None
 ) -> None:
@@ -103,47 +95,38 @@ TWO_FAILED = tuple(replace(answer, failure="http-status: 500: \x1b[31mno") for a
 DIFFERENT = "answers not compared with BF16: "
 
 
-@loop_over(
-    ("own", "baseline", "said"),
-    [
-        pytest.param(of(), None, [], id="healthy"),
-        pytest.param(of(), of(), [], id="as healthy as the baseline"),
-        pytest.param(of(*[BANGS] * 12), None, [NOISY], id="NaN"),
-        pytest.param(of(BANGS), None, [], id="one by accident"),
-        pytest.param(of(*[LOOP] * 5), None, [], id="small greedy models loop now and then"),
-        pytest.param(of(*[LOOP] * 6), None, [LOOPS], id="half of them loop"),
-        pytest.param(of(*[LOOP] * 6), of(*[LOOP] * 5), [], id="so does the baseline"),
-        pytest.param(of(*[SENTENCES] * 4), of(LOOP),
-            [f"4 of 12 {LOOPING} (of the baseline's: 1): 'It is big. It is big. It'…"],
-            id="the baseline does less"),
-        pytest.param(of("", "", ""), None, [], id="an instruct model may have nothing to add"),
-        pytest.param(of("", "", "", " \n"), None, ["4 of 12 answers are empty"], id="empty"),
-        pytest.param(of("", "", "", ""), of("", "", ""), [], id="as empty as the baseline"),
-        pytest.param(of("", "", ""), of(), ["3 of 12 answers are empty (of the baseline's: 0)"],
-         id="emptier"),
-        pytest.param(of(*[SALAD] * 12), None, [], id="salad without a baseline"),
-        pytest.param(
-            of(*[SALAD] * 9),
-            of(),
-            [
-                "2 right of 11 plain questions that the baseline answers: "
-                "'The capital of France is' → 'placeAction V tuplemptyu'…"
-            ],
-            id="salad",
-        ),
-        pytest.param(of(*[BANGS] * 12), of(), [NOISY_BESIDE], id="noise is named once"),
-        pytest.param(of(*[BANGS] * 12), of(*[BANGS] * 12), [NOISY_AS_WELL], id="the baseline is noise, too"),
-        pytest.param(of(*[SALAD] * 5), of(), [], id="half of the questions are enough"),
-        pytest.param(of(*[SALAD] * 12), of(*[SALAD] * 12), [], id="the baseline knows nothing either"),
-        pytest.param(of(*[SALAD] * 9), of(form=CHAT), [], id="a baseline that was asked otherwise"),
-        pytest.param(make_empty_fingerprint("why not"), of(), [], id="nothing was asked"),
-        pytest.param(of(*[LOOP] * 6), make_empty_fingerprint("why not"), [LOOPS], id="no baseline's answers"),
-        pytest.param(replace(of(), answers=CUT), of(), [], id="cut before its answer"),
-        pytest.param(replace(of(), answers=TWO_FAILED + of().answers[2:]), None,
-         ["2 of 12 prompts failed, the first with http-status: 500:  [31mno"],
-         id="failures, without what a terminal would obey"),
-    ],
-)  # fmt: skip
+BROKEN: list[tuple[Fingerprint, Fingerprint | None, list[str]]] = [
+    (of(), None, []),
+    (of(), of(), []),
+    (of(BANGS), None, []),  # one by accident
+    (of(*[BANGS] * 12), None, [NOISY]),
+    (of(*[BANGS] * 12), of(), [NOISY_BESIDE]),
+    (of(*[BANGS] * 12), of(*[BANGS] * 12), [NOISY_AS_WELL]),
+    (of(*[LOOP] * 5), None, []),  # small greedy models loop now and then
+    (of(*[LOOP] * 6), None, [LOOPS]),
+    (of(*[LOOP] * 6), of(*[LOOP] * 5), []),
+    (of(*[LOOP] * 6), make_empty_fingerprint("why not"), [LOOPS]),
+    (of(*[SENTENCES] * 4), of(LOOP),
+     [f"4 of 12 {LOOPING} (of the baseline's: 1): 'It is big. It is big. It'…"]),
+    (of("", "", ""), None, []),  # an instruct model may have nothing to add
+    (of("", "", "", " \n"), None, ["4 of 12 answers are empty"]),
+    (of("", "", "", ""), of("", "", ""), []),
+    (of("", "", ""), of(), ["3 of 12 answers are empty (of the baseline's: 0)"]),
+    (of(*[SALAD] * 12), None, []),
+    (of(*[SALAD] * 12), of(*[SALAD] * 12), []),
+    (of(*[SALAD] * 5), of(), []),  # half of the questions are enough
+    (of(*[SALAD] * 9), of(form=CHAT), []),  # a baseline that was asked otherwise
+    (of(*[SALAD] * 9), of(), ["2 right of 11 plain questions that the baseline answers: "
+     "'The capital of France is' → 'placeAction V tuplemptyu'…"]),
+    (make_empty_fingerprint("why not"), of(), []),
+    (replace(of(), answers=CUT), of(), []),  # before its answer
+    # Without what a terminal would obey.
+    (replace(of(), answers=TWO_FAILED + of().answers[2:]), None,
+     ["2 of 12 prompts failed, the first with http-status: 500:  [31mno"]),
+]  # fmt: skip
+
+
+@loop_over(("own", "baseline", "said"), BROKEN)
 def test_what_is_broken_is_named_over_the_set_and_against_the_baseline(
     own: Fingerprint, baseline: Fingerprint | None, said: list[str]
 ) -> None:
@@ -185,6 +168,9 @@ FAILED = Fingerprint(
         (with_ids([1, 2]), with_ids([1, 2, 3]),
          "first differs from BF16 after 2 of 3 tokens (median of 1 prompt)"),
         (with_ids([1], [2]), with_ids([3], []), "the same answers as BF16 to all 2 prompts"),  # texts
+        # A cut answer is compared as far as it goes.
+        (with_ids([1, 2], [1, 9], cut="late"), with_ids([1, 2, 3, 4], [1, 2, 3, 4]),
+         "first differs from BF16 after 1 of 2 tokens (median of 1 prompt; 1 the same to the end)"),
         (of(form=CHAT), of(), f"{DIFFERENT}asked as chat here, as completion there"),
         (of(), OTHER_SET, f"{DIFFERENT}other prompts (set 1 here, 2 there)"),
         (of(), make_empty_fingerprint("no tokenizer"), f"{DIFFERENT}no tokenizer"),
@@ -193,17 +179,6 @@ FAILED = Fingerprint(
 )  # fmt: skip
 def test_how_far_two_answers_go_together(own: Fingerprint, other: Fingerprint, line: str) -> None:
     assert describe_difference(own, other, "BF16") == line
-
-
-def test_a_cut_answer_is_compared_as_far_as_it_goes() -> None:
-    whole = with_ids([1, 2, 3, 4], [1, 2, 3, 4])
-    cut = tuple(
-        replace(answer, token_ids=ids, cut="late")
-        for answer, ids in zip(whole.answers, [(1, 2), (1, 9)], strict=True)
-    )
-    assert describe_difference(replace(whole, answers=cut), whole, "it") == (
-        "first differs from it after 1 of 2 tokens (median of 1 prompt; 1 the same to the end)"
-    )
 
 
 def test_the_report_says_what_was_answered_cut_and_broken() -> None:
