@@ -297,6 +297,8 @@ def test_a_request_has_its_limit_and_no_running_usage() -> None:
 
 USER = {"role": "user", "content": "hi"}
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
+DESCRIBED = {"name": "f", "parameters": PARAMETERS, "description": "d"}
+SAME = {"model": "m", "temperature": 0.5, "top_p": 0.9, "top_k": 3}  # has the same names in both
 
 
 def call(name: str, arguments: Any) -> dict[str, Any]:
@@ -305,6 +307,22 @@ def call(name: str, arguments: Any) -> dict[str, Any]:
 
 def result(name: str, content: Any) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": f"call_{name}", "content": content}
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+def user(*content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": list(content)}
+
+
+def answer(content: Any, **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, **more}
+
+
+def image(**source: str) -> dict[str, Any]:
+    return {"type": "image", "source": source}
 
 
 def used(name: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -321,113 +339,29 @@ def given(name: str, content: Any) -> dict[str, Any]:
         ({"messages": [USER]}, {"messages": [USER]}),
         ({"messages": [{"role": "system", "content": "be"}, {"role": "developer", "content": "kind"}, USER]},
          {"system": "be\n\nkind", "messages": [USER]}),
-        ({"messages": [{"role": "system", "content": [{"type": "text", "text": "be"}]}, USER]},
+        ({"messages": [{"role": "system", "content": [text("be")]}, USER]},
          {"system": "be", "messages": [USER]}),
-        ({"messages": [USER, {"role": "assistant", "content": "yes", "reasoning": "hm"}, USER]},
-         {"messages": [USER, {"role": "assistant", "content": "yes"}, USER]}),
-        (
-            {
-                "messages": [
-                    USER,
-                    {
-                        "role": "assistant",
-                        "content": "so",
-                        "tool_calls": [call("a", '{"x":1}'), call("b", "{")],
-                    },
-                    result("a", "1"),
-                    result("b", [{"type": "text", "text": "2"}]),
-                    {"role": "assistant", "content": None, "tool_calls": [call("c", {"y": 2})]},
-                    result("c", "3"),
-                ]
-            },
-            {
-                "messages": [
-                    USER,
-                    {
-                        "role": "assistant",
-                        "content": [
-                            {"type": "text", "text": "so"},
-                            used("a", {"x": 1}),
-                            used("b", {"arguments": "{"}),
-                        ],
-                    },
-                    {
-                        "role": "user",
-                        "content": [given("a", "1"), given("b", [{"type": "text", "text": "2"}])],
-                    },
-                    {"role": "assistant", "content": [used("c", {"y": 2})]},
-                    {"role": "user", "content": [given("c", "3")]},
-                ]
-            },
-        ),
-        (
-            {
-                "messages": [
-                    {
-                        "role": "user",
-                        "content": [
-                            {"type": "text", "text": "what"},
+        ({"messages": [USER, answer("yes", reasoning="hm"), USER]},
+         {"messages": [USER, answer("yes"), USER]}),
+        ({"messages": [USER, answer("so", tool_calls=[call("a", '{"x":1}'), call("b", "{")]),
+                       result("a", "1"), result("b", [text("2")]),
+                       answer(None, tool_calls=[call("c", {"y": 2})]), result("c", "3")]},
+         {"messages": [USER, answer([text("so"), used("a", {"x": 1}), used("b", {"arguments": "{"})]),
+                       user(given("a", "1"), given("b", [text("2")])),
+                       answer([used("c", {"y": 2})]), user(given("c", "3"))]}),
+        ({"messages": [user(text("what"),
                             {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}},
-                            {"type": "image_url", "image_url": "http://h/a.png"},
-                        ],
-                    }
-                ]
-            },
-            {
-                "messages": [
-                    {
-                        "role": "user",
-                        "content": [
-                            {"type": "text", "text": "what"},
-                            {
-                                "type": "image",
-                                "source": {"type": "base64", "media_type": "image/png", "data": "aGk="},
-                            },
-                            {"type": "image", "source": {"type": "url", "url": "http://h/a.png"}},
-                        ],
-                    }
-                ]
-            },
-        ),
-        (
-            {
-                "messages": [USER],
-                "model": "m",
-                "max_completion_tokens": 9,
-                "stop": "\n",
-                "temperature": 0.5,
-                "top_p": 0.9,
-                "top_k": 3,
-                "seed": 3,
-                "tools": [
-                    {
-                        "type": "function",
-                        "function": {"name": "f", "parameters": PARAMETERS, "description": "d"},
-                    }
-                ],
-                "tool_choice": "required",
-            },
-            {
-                "model": "m",
-                "temperature": 0.5,
-                "top_p": 0.9,
-                "top_k": 3,
-                "max_tokens": 9,
-                "messages": [USER],
-                "stop_sequences": ["\n"],
-                "tools": [{"name": "f", "description": "d", "input_schema": PARAMETERS}],
-                "tool_choice": {"type": "any"},
-            },
-        ),
-        (
-            {"messages": [USER], "max_tokens": 4, "stop": ["a"], "tool_choice": call("f", "")},
-            {
-                "max_tokens": 4,
-                "messages": [USER],
-                "stop_sequences": ["a"],
-                "tool_choice": {"type": "tool", "name": "f"},
-            },
-        ),
+                            {"type": "image_url", "image_url": "http://h/a.png"})]},
+         {"messages": [user(text("what"), image(type="base64", media_type="image/png", data="aGk="),
+                            image(type="url", url="http://h/a.png"))]}),
+        ({"messages": [USER], **SAME, "max_completion_tokens": 9, "stop": "\n", "seed": 3,
+          "tools": [{"type": "function", "function": DESCRIBED}], "tool_choice": "required"},
+         {**SAME, "max_tokens": 9, "messages": [USER], "stop_sequences": ["\n"],
+          "tools": [{"name": "f", "description": "d", "input_schema": PARAMETERS}],
+          "tool_choice": {"type": "any"}}),
+        ({"messages": [USER], "max_tokens": 4, "stop": ["a"], "tool_choice": call("f", "")},
+         {"max_tokens": 4, "messages": [USER], "stop_sequences": ["a"],
+          "tool_choice": {"type": "tool", "name": "f"}}),
         ({"messages": [USER], "tools": [{"name": "f", "input_schema": PARAMETERS}], "tool_choice": None},
          None),
         ({"messages": msgspec.Raw(b'[{"role":"user","content":"hi"}]')}, {"messages": [USER]}),
