@@ -9,24 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders import made_attributions as made
 from builders import made_runs
-from loadgen.features.attribution import attribution
-from loadgen.features.attribution.attribution import ROWS, Attribution, attribute
+from loadgen.features.attribution.attribution import ROWS, attribute, attribute_run
+from loadgen.features.attribution.attribution_section import COLUMNS
 from loadgen.plan import profile
 from loadgen.records.record import NO_CAUSE, PATH, RETRANSMISSION, Record, Records
-from loadgen.report.run_directory import Result
+from loadgen.report import request_rows
 from loadgen.server.server_counters import ServerSample, ServerWindow
-
-
-def attribute_run(run: Result) -> Attribution:
-    """The attribution of a whole run."""
-    return run.derive(attribution.attribute_run)
 
 
 @pytest.mark.parametrize("failed", [0, 3])
 def test_rows_are_those_that_the_figures_count(failed: int) -> None:
     run = made_runs.run(requests=40, tokens=30, failed=failed, seed=3)
-    found, itl, ttft = attribute_run(run), run.metrics.itl, run.metrics.ttft
+    found, itl, ttft = run.derive(attribute_run), run.metrics.itl, run.metrics.ttft
     assert (found.threshold_ns / 1e6, found.typical_ns / 1e6) == (itl.p99_ms, itl.median_ms)
     assert len(found.ttft) == ttft.n == 40 - failed
     assert found.ttft.after_sent_ns.mean() / 1e6 == pytest.approx(ttft.mean_ms, rel=1e-12)
@@ -44,7 +40,7 @@ def test_rows_are_those_that_the_figures_count(failed: int) -> None:
 def test_a_run_without_token_times_has_no_rows() -> None:
     keys = {"name": "made", "input_len": 64, "output_len": 16, "num_prompts": 24, "stream": False}
     run = made_runs.run(profile=profile.build(keys))
-    found = attribute_run(run)
+    found = run.derive(attribute_run)
     assert (len(found.ttft), len(found.gaps), found.nothing_to_explain) == (0, 0, True)
     assert np.isnan([found.threshold_ns, found.typical_ns]).all()
     assert len(found.tail_ttft) == 0
@@ -151,3 +147,33 @@ def test_parts_are_never_negative_and_sum_exactly(data: st.DataObject, count: in
         assert rows.parts.min(initial=0) >= 0
         assert rows.excess_ns.min(initial=0) >= 0
     assert found.gaps.parts[[ROWS[key] for key in ("sent_late", "handshake", "queue")]].sum() == 0
+
+
+def test_each_part_is_a_column_of_what_it_can_be_of() -> None:
+    assert " ".join(row.name.removesuffix("_ns") for row in COLUMNS) == (
+        "ttft_sent_late ttft_handshake ttft_request_resent ttft_round_trip ttft_retransmission "
+        "ttft_reordering ttft_path_delay ttft_http ttft_queue ttft_prefill ttft_unknown "
+        "tail_read_lag tail_retransmission tail_reordering tail_path_delay tail_decode_step tail_slow_step "
+        "tail_preemption tail_others_prefill tail_unknown"
+    )
+
+
+def test_columns_sum_to_the_waits_of_a_run_and_a_failure_has_none() -> None:
+    run = made_runs.run(requests=60, failed=4)
+    arrays, found = request_rows.list_arrays(run), run.derive(attribute_run)
+    for kind, rows in (("ttft", found.ttft), ("tail", found.gaps)):
+        each = np.stack(
+            [values for name, values in arrays.items() if name.startswith(f"{kind}_") and name != "ttft_ns"]
+        )
+        assert int(each[:, run.records.ok].clip(0).sum()) == int(rows.whole_ns.sum())
+        assert bool((each[:, ~run.records.ok] == -1).all())
+
+
+def test_a_part_that_nothing_could_have_shown_is_empty() -> None:
+    nothing, busy = (request_rows.list_arrays(made.run(found)) for found in (made.NOTHING_KNOWN, made.BUSY))
+    empty = {
+        name for name in nothing if name in {row.name for row in COLUMNS} and (nothing[name] == -1).all()
+    }
+    assert {"ttft_queue_ns", "ttft_http_ns", "tail_preemption_ns"} <= empty
+    assert not empty & {"ttft_sent_late_ns", "ttft_unknown_ns", "tail_unknown_ns"}
+    assert (busy["ttft_queue_ns"] >= 0).all()
