@@ -1,4 +1,4 @@
-"""Each doubt is provoked by one synthetic run; its siblings are told in their own words; a clean run has none."""
+"""Each doubt is provoked by one synthetic run, its siblings have their words, and a clean run has none."""
 
 from __future__ import annotations
 

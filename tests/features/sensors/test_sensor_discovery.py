@@ -1,24 +1,39 @@
-"""The sensors of a machine are those that it has; host memory is of the processes asked for."""
+"""The sensors of a machine are those that it has; what they read is of the processes asked for, and whole."""
 
 from __future__ import annotations
 
 import errno
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from builders.loops import loop_over
 from builders.recorded_sensors import DATA, RecordedNvml, tree
 from builders.required import require
 from loadgen.features.sensors import sensor_discovery
+from loadgen.features.sensors.sampler import Sampler, measure_copy_gb_per_s
 from loadgen.features.sensors.sensor_discovery import Packages, Processes, System, find_packages
+from loadgen.features.sensors.sensor_summary import describe_state
+from loadgen.host.jetson import Board
+from loadgen.host.machine_state import ClockState, GpuUse, MachineState, PowerCap, list_state_differences
 from loadgen.host.nvml import Gpus
-from loadgen.host.sensor import Absent, PowerSource, Reading, Sensor, collect_facts
+from loadgen.host.sensor import (
+    Absent,
+    PowerSource,
+    Reading,
+    Sensor,
+    collect_facts,
+    merge_states,
+    read_machine_state,
+)
 
 ALLOCATED = 64 << 20
 
@@ -273,3 +288,251 @@ def test_its_zones_are_named_as_node_exporter_names_them(tmp_path: Path) -> None
     assert [type(sensor).__name__ for sensor in sensors][1:] == ["Packages", "Processes", "System"]
     assert isinstance(sensors[1], Packages)
     assert sensor_discovery.list_ids(sensors) == [f"/{ZONES}/{zone}" for zone in SERVER]
+
+
+GIB = 1 << 30
+
+
+PIDS = (41,)
+
+
+def read_nvml(name: str) -> MachineState:
+    return Gpus(RecordedNvml(name)).read_state(PIDS)
+
+
+def read_board(root: Path, name: str) -> MachineState:
+    return Board(tree(root, (DATA / f"{name}.txt").read_text("utf-8"))).read_state(PIDS)
+
+
+def test_a_server_s_gpus_report_their_settings_and_what_runs_on_them() -> None:
+    state = read_nvml("h200")
+    assert state == MachineState(
+        driver="570.124.06",
+        firmware={"GPU 0": "96.00.99.00.01", "GPU 1": "96.00.99.00.01"},
+        clocks={
+            "GPU 0 SM": ClockState(now_mhz=1980, limit_mhz=1980, most_mhz=1980, pinned=False),
+            "GPU 0 memory": ClockState(now_mhz=3201, limit_mhz=3201, most_mhz=3201),
+            "GPU 1 SM": ClockState(now_mhz=345, limit_mhz=1980, most_mhz=1980),
+            "GPU 1 memory": ClockState(now_mhz=3201, limit_mhz=3201, most_mhz=3201),
+        },
+        power_caps={
+            name: PowerCap(now_w=700, default_w=700, least_w=200, most_w=700) for name in ("GPU 0", "GPU 1")
+        },
+        temperature_c={"GPU 0": 54, "GPU 1": 31},
+        held_back=("GPU 0: power limit",),
+        slowdown_us={"GPU 0 power": 2500, "GPU 0 heat": 2500, "GPU 1 power": 0, "GPU 1 heat": 0},
+        gpus={
+            "GPU 0": GpuUse(
+                name="NVIDIA H200",
+                used_bytes=135_000_000_000,
+                total_bytes=150_754_820_096,
+                others=1,
+                others_bytes=500_000_000,
+                busy_percent=98,
+                memory_busy_percent=61,
+                power_w=412.345,
+            ),
+            "GPU 1": GpuUse(
+                name="NVIDIA H200",
+                used_bytes=1_000_000_000,
+                total_bytes=150_754_820_096,
+                busy_percent=0,
+                memory_busy_percent=0,
+                power_w=76.0,
+            ),
+        },
+    )
+
+
+def test_a_recorded_h100_idles_at_a_clock_that_is_no_other_setting() -> None:
+    state = Gpus(RecordedNvml("h100")).read_state((515,))
+    idle, busy = state.clocks["GPU 0 SM"], state.clocks["GPU 1 SM"]
+    assert idle == ClockState(now_mhz=345, limit_mhz=1980, most_mhz=1980)
+    assert busy == ClockState(now_mhz=1980, limit_mhz=1980, most_mhz=1980, pinned=False)
+    assert state.gpus["GPU 1"] == GpuUse(
+        name="NVIDIA H100 80GB HBM3",
+        used_bytes=74_177_118_208,
+        total_bytes=85_520_809_984,
+        others=0,
+        others_bytes=0,
+        busy_percent=31,
+        memory_busy_percent=5,
+        power_w=145.899,
+    )
+    as_idle, as_busy = (replace(state, clocks={"GPU 0 SM": clock}) for clock in (idle, busy))
+    assert list(list_state_differences(as_idle, as_busy)) == []
+
+
+def test_a_dgx_spark_at_low_clocks_reports_no_memory_and_no_reason() -> None:
+    state = read_nvml("gb10")
+    assert state.unified
+    assert state.held_back == ()
+    assert state.clocks == {"GPU 0 SM": ClockState(now_mhz=513, most_mhz=3003, pinned=False)}
+    assert state.gpus == {
+        "GPU 0": GpuUse(
+            name="NVIDIA GB10",
+            others=1,
+            others_bytes=45_088_768,
+            busy_percent=96,
+            memory_busy_percent=0,
+            power_w=14.21,
+        )
+    }
+    assert state.missing == (
+        "GPU 0 does not report memory in use, memory clock, greatest memory clock, power limit, default "
+        "power limit and bounds of its power limit: Not Supported",
+    )
+
+
+@pytest.mark.parametrize(("mask", "pinned"), [(0x02, True), (0x03, True), (0x01, None), (0x00, False)])
+def test_whether_clocks_are_as_set_is_unknown_of_an_idle_gpu(mask: int, pinned: bool | None) -> None:
+    nvml = RecordedNvml("h200")
+    nvml.said["devices"][0]["CurrentClocksEventReasons"] = mask
+    state = Gpus(nvml).read_state(PIDS)
+    assert (state.clocks["GPU 0 SM"].pinned, state.clocks["GPU 0 memory"].pinned) == (pinned, None)
+
+
+def test_processes_without_the_server_s_among_them_are_not_counted() -> None:
+    assert [use.others for use in Gpus(RecordedNvml("h200")).read_state(()).gpus.values()] == [None, None]
+
+
+def test_a_thor_s_nvml_says_only_that_the_memory_is_shared() -> None:
+    state = read_nvml("thor")
+    assert (state.unified, state.clocks, state.power_caps, state.held_back) == (True, {}, {}, None)
+
+
+def test_a_jetson_reports_its_mode_and_clocks_below_their_best(tmp_path: Path) -> None:
+    assert read_board(tmp_path, "agx_orin") == MachineState(
+        power_mode="MODE_30W (2)",
+        firmware={"Jetson Linux": "R36.4.0"},
+        clocks={"17000000.gpu": ClockState(now_mhz=407, limit_mhz=612, most_mhz=1300.5, pinned=False)},
+        temperature_c={"gpu-thermal": 69.125, "tj-thermal": 77.281},
+        held_back=(),
+        unified=True,
+    )
+
+
+def test_jetson_clocks_pin_the_gpu(tmp_path: Path) -> None:
+    state = read_board(tmp_path, "agx_thor")
+    assert state.clocks == {
+        "gpu-gpc-0": ClockState(now_mhz=1575, limit_mhz=1575, most_mhz=1575, pinned=True),
+        "bwmgr": ClockState(now_mhz=4266),
+    }
+    assert (state.fans, state.held_back) == ({"pwmfan pwm1": 58}, ("gpu: throttle alert",))
+    assert state.missing == ("the board does not report temperature gpu-thermal: No data available",)
+
+
+def test_throttle_alerts_that_cannot_be_read_are_unknown(tmp_path: Path) -> None:
+    listing = re.sub(r"(/cur_state =).*", r"\1", (DATA / "agx_thor.txt").read_text("utf-8"))
+    board = Board(tree(tmp_path, listing))
+    assert board.alerts
+    assert (board.read([]).held_back, board.read_state(PIDS).held_back) == (None, None)
+
+
+def test_the_host_reports_clocks_heat_and_memory(tmp_path: Path) -> None:
+    root = tree(tmp_path, (DATA / "dgx_spark.txt").read_text("utf-8"))
+    assert System(root).read_state(PIDS) == MachineState(
+        cpu_governor="performance (cppc_cpufreq)",
+        firmware={"BIOS": "5.36_0ACUM018"},
+        clocks={
+            "CPU cores of 3.90 GHz": ClockState(now_mhz=3875, limit_mhz=1900, most_mhz=3900, pinned=False),
+            "CPU cores of 2.81 GHz": ClockState(now_mhz=2808, limit_mhz=2808, most_mhz=2808, pinned=False),
+        },
+        temperature_c={"CPU acpitz": 47.2},
+        fans={"acpi_fan fan1 rpm": 1500},
+        memory_bytes=125513732 << 10,
+        free_bytes=3 * GIB,
+        available_bytes=88 * GIB,
+        page_cache_bytes=(524288 + 93323264 - 1048576 - 2097152) << 10,
+        swap_bytes=0,
+    )
+
+
+def test_a_host_without_any_of_it_reports_nothing(tmp_path: Path) -> None:
+    assert System(tmp_path).read_state(PIDS) == MachineState()
+
+
+def test_turbo_and_boost_that_are_off_are_part_of_the_governor(tmp_path: Path) -> None:
+    cpu = "sys/devices/system/cpu"
+    files = {
+        f"{cpu}/cpu0/cpufreq/scaling_governor": "powersave",
+        f"{cpu}/cpu0/cpufreq/scaling_driver": "intel_pstate",
+        f"{cpu}/intel_pstate/no_turbo": "1",
+        f"{cpu}/cpufreq/boost": "0",
+    }
+    root = tree(tmp_path, "\n".join(f"{path} = {text}" for path, text in files.items()))
+    assert System(root).read_state(PIDS).cpu_governor == "powersave (intel_pstate), no turbo, no boost"
+
+
+class Raising(Sensor):
+    def read(self, pids: Any) -> Reading:
+        return Reading()
+
+    def read_state(self, pids: Any) -> MachineState:
+        raise ZeroDivisionError("a driver's fault")
+
+
+def test_sources_of_one_machine_are_merged_and_one_that_raises_is_named() -> None:
+    gone = Absent("no NVIDIA GPU: it is gone")
+    state = read_machine_state([gone, Raising(), Gpus(RecordedNvml("gb10"))], PIDS)
+    assert state.missing[:2] == (
+        "no NVIDIA GPU: it is gone",
+        "the sensor Raising failed: ZeroDivisionError: a driver's fault",
+    )
+    assert state.driver == "580.142"
+
+
+def test_a_later_source_s_values_count_unless_they_are_empty() -> None:
+    parts = [
+        MachineState(temperature_c={"GPU 0": 40}, unified=True, swap_bytes=7),
+        MachineState(power_mode="MAXN (0)", swap_bytes=0, temperature_c={"gpu-thermal": 45}),
+        MachineState(),
+    ]
+    assert merge_states(parts) == MachineState(
+        power_mode="MAXN (0)", temperature_c={"GPU 0": 40, "gpu-thermal": 45}, unified=True, swap_bytes=0
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps_ms", "available", "gb_per_s"),
+    [
+        ([0, 0, 100, 100, 100, 140, 140, 140, 200, 200], 64 * GIB, 2 * (128 << 20) / 40e6),
+        ([0, 0, 1500, 1500], 64 * GIB, 2 * (128 << 20) / 1500e6),  # another pass would take too long
+        ([0, 0, 10, 10, 10], 1 * GIB, None),
+        ([], None, None),
+    ],
+)
+def test_the_probe_is_the_fastest_copy_within_its_time(
+    steps_ms: list[int], available: int | None, gb_per_s: float | None
+) -> None:
+    times = iter(step * 1_000_000 for step in steps_ms)
+    assert measure_copy_gb_per_s(available, 0.21, lambda: next(times)) == gb_per_s
+
+
+def test_the_probe_is_made_only_if_it_is_wanted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module = "loadgen.features.sensors.sampler.measure_copy_gb_per_s"
+    monkeypatch.setattr(module, lambda available: available / GIB)
+    root = tree(tmp_path, (DATA / "dgx_spark.txt").read_text("utf-8"))
+    sampler = Sampler([System(root)], list)
+    assert [sampler.read_state(probe).copy_gb_per_s for probe in (False, True)] == [None, 88.0]
+
+
+def test_the_report_shows_the_state_before_a_run() -> None:
+    assert describe_state(read_nvml("gb10")) == "GPU 0 SM 513 of 3,003 MHz, 44 °C"
+    state = merge_states(
+        [
+            MachineState(power_mode="MAXN (0)", cpu_governor="performance (acpi-cpufreq)"),
+            MachineState(clocks={"CPU": ClockState(now_mhz=800, limit_mhz=1700, most_mhz=3400, pinned=True)}),
+            MachineState(
+                power_caps={"GPU 0": PowerCap(now_w=350, default_w=700)},
+                page_cache_bytes=3 * GIB,
+                unified=True,
+            ),
+            MachineState(temperature_c={"GPU 0": 40, "CPU acpitz": 60}, copy_gb_per_s=38.35),
+        ]
+    )
+    assert describe_state(state) == (
+        "MAXN (0), governor performance (acpi-cpufreq), CPU 800 of 1,700 MHz pinned, GPU 0 up to 350 W, "
+        "40 °C, page cache 3.0 GiB, memory copied at 38.4 GB/s"
+    )
+    assert describe_state(MachineState()) == ""
