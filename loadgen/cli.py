@@ -118,7 +118,7 @@ DATA_VERBS = {
     "describe": Verb(
         READ,
         "What are a workload's arrivals, lengths and reuse like?",
-        "loadgen.study.describe.describe_command",
+        "loadgen.study.describe_command",
     ),
 }
 

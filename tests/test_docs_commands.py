@@ -27,7 +27,7 @@ from loadgen.run.command.options import bench_parser, join_flag_lines
 from loadgen.study.audit.audit_command import audit_parser
 from loadgen.study.bundle_command import bundle_parser
 from loadgen.study.compare_command import compare_parser
-from loadgen.study.describe.describe_command import describe_parser
+from loadgen.study.describe_command import describe_parser
 from loadgen.study.gate.gate_command import gate_parser
 from loadgen.study.history.history_command import history_parser
 from loadgen.study.pages.report_command import report_parser

@@ -54,7 +54,7 @@ INSIDE = {
     "study": [
         "repeats", "load_table", "knee", "series_record", "sweep_record", "limit_record", "labels", "quality",
         "run_summary", "bundle", "speed", "importers", "consistency", "compare", "answer", "compare_command",
-        "audit", "pages", "describe", "history", "series", "gate", "verify", "bundle_command",
+        "audit", "pages", "describe_command", "history", "series", "gate", "verify", "bundle_command",
     ],
     "features": [
         "traces", "data", "sessions", "ring", "workers", "sensors", "shards", "targets", "telemetry",

@@ -14,7 +14,7 @@ from builders.loops import loop_over
 from fakes.virtual_serving import virtual_engines
 from loadgen import cli
 from loadgen.base.errors import ExitCode
-from loadgen.study.gate.gate_campaign import interleave
+from loadgen.study.gate.gate_command import interleave
 from loadgen.study.series.campaign import arms, campaign_file
 from loadgen.study.series.campaign.campaign_command import CampaignRequest
 

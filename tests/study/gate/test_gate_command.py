@@ -15,8 +15,8 @@ from builders import made_runs
 from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import ExitCode
-from loadgen.study.history import history_file
-from loadgen.study.history.history_file import read_history
+from loadgen.study.history import history_command
+from loadgen.study.history.history_command import read_history
 
 SEEDS = range(4)
 
@@ -110,7 +110,7 @@ def test_a_disk_that_takes_no_history_costs_no_verdict(
     def full(handle: int, entry: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(history_file, "_append_line", full)
+    monkeypatch.setattr(history_command, "_append_line", full)
     assert gate(kept("new", slower), kept("base"), "--history", "h.jsonl") == code
     shown = capsys.readouterr()
     assert "loadgen: cannot write h.jsonl: No space left on device" in shown.err

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.changing import NOISES
 from loadgen.study.history.change_points import LEAST_RUNS, MOST_RUNS, find_changes
-from loadgen.study.history.history_file import read_history
+from loadgen.study.history.history_command import read_history
 
 RECORDED = Path(__file__).parents[2] / "data" / "histories"
 CLOSE = 2  # runs

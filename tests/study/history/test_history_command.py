@@ -14,7 +14,7 @@ from builders.made_runs import WHEN
 from loadgen import cli
 from loadgen.facts.run_facts import Cell
 from loadgen.study import bundle_command
-from loadgen.study.history.history_file import describe_history_load, list_run_entries, make_entry
+from loadgen.study.history.history_command import describe_history_load, list_run_entries, make_entry
 
 RECORDED = Path(__file__).parents[2] / "data" / "histories"
 SLOWER = str(RECORDED / "slower.jsonl")

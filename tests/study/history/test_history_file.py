@@ -10,7 +10,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.study.history.history_file import HistoryEntry, append_entry, read_history
+from loadgen.study.history.history_command import HistoryEntry, append_entry, read_history
 
 WHEN = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 

@@ -18,7 +18,7 @@ from loadgen.features.traces.trace_blocks import find_growth_reuse, number_block
 from loadgen.features.traces.trace_rows import Growth
 from loadgen.figures.workloads import NO_DELAY, LoadColumns, find_ks_distance, measure_reuse
 from loadgen.plan.planned_requests import Turns, make_waits
-from loadgen.study.describe.describe_command import find_pauses_ns, read_load
+from loadgen.study.describe_command import find_pauses_ns, read_load
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

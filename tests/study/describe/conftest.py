@@ -1,7 +1,0 @@
-"""The browser that pages are shown in."""
-
-from __future__ import annotations
-
-from study.pages.conftest import browser
-
-__all__ = ["browser"]
