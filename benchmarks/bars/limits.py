@@ -7,20 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 
 from benchmarks.clients.adapters import Installed
 from benchmarks.harness.page import Bar, Section, markdown
 from benchmarks.simulated.queue import compute_share_over, utilisation_at, waits_s
 from loadgen.figures.distribution import count_independent, find_upper_place
 from loadgen.figures.objectives import Objective, ObjectiveEvidence, choose_slow_rank, measure_dispersion
-from loadgen.study.series.limit.search import (
-    NextRun,
-    SearchSettings,
-    Trial,
-    choose_next_run,
-    compute_allowed_share,
-    find_limiting_edge,
-)
+from loadgen.study.series.limit.search import NextRun, Search, Trial, compute_allowed_share
 
 SEARCHES = 100  # of each case
 _FIRST_SEED = 5_000_000  # nothing of the search was chosen by how it does with these
@@ -129,7 +123,7 @@ def searched(case: Case, seed: int) -> Searched:
     """One search from a random first load."""
     random = np.random.default_rng(seed)
     start = case.rate_per_s * math.exp(random.uniform(-math.log(_OFF), math.log(_OFF)))
-    settings = SearchSettings(
+    asked = Search(
         axis="rate",
         objectives=(case.objective,),
         start=start,
@@ -138,21 +132,20 @@ def searched(case: Case, seed: int) -> Searched:
         within=WITHIN,
         alone_s=case.service_s,
     )
-    trials, ended = search_virtually(settings, lambda step: _trial(case, step.load, step.duration_s, random))
-    edge = find_limiting_edge(settings, trials)
+    found, ended = search_virtually(asked, lambda step: _trial(case, step.load, step.duration_s, random))
+    edge, runs = found.edge, len(found.trials)
     if edge is None:
-        return Searched(math.inf, False, len(trials), ended)
+        return Searched(math.inf, False, runs, ended)
     # An end that is not known covers all on its side.
     covered = not edge.low > case.rate_per_s and not edge.high < case.rate_per_s
-    return Searched(edge.load / case.rate_per_s, covered, len(trials), ended)
+    return Searched(edge.load / case.rate_per_s, covered, runs, ended)
 
 
-def search_virtually(settings: SearchSettings, run: Callable[[NextRun], Trial]) -> tuple[list[Trial], str]:
-    """All runs of a search, and why it ended."""
-    trials: list[Trial] = []
-    while not isinstance(step := choose_next_run(settings, trials), str):
-        trials.append(run(step))
-    return trials, step
+def search_virtually(search: Search, run: Callable[[NextRun], Trial]) -> tuple[Search, str]:
+    """Make all runs of a search; return it with them, and why it ended."""
+    while not isinstance(step := search.choose_next_run(), str):
+        search = replace(search, trials=(*search.trials, run(step)))
+    return search, step
 
 
 def _trial(case: Case, load: float, duration_s: float, random: np.random.Generator) -> Trial:

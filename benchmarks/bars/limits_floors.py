@@ -25,8 +25,7 @@ from benchmarks.clients.adapters import Installed
 from benchmarks.harness.page import Section, markdown
 from loadgen.figures.objectives import Objective
 from loadgen.study.limit_record import LimitEstimate
-from loadgen.study.series.limit.limit_answer import estimate_limit
-from loadgen.study.series.limit.search import SearchSettings, Trial
+from loadgen.study.series.limit.search import Search, Trial
 from loadgen.study.sweep_record import LoadAxis
 
 Float64 = NDArray[np.float64]
@@ -165,7 +164,7 @@ def searched(case: Case, seed: int) -> Searched:
     """One search: from a random first rate, or from one request at a time."""
     random, truth = np.random.default_rng(seed), case.true_load
     start = truth * math.exp(random.uniform(-math.log(_OFF), math.log(_OFF))) if case.axis == "rate" else 1.0
-    settings = SearchSettings(
+    asked = Search(
         axis=case.axis,
         objectives=(case.objective,),
         start=start,
@@ -174,12 +173,12 @@ def searched(case: Case, seed: int) -> Searched:
         within=WITHIN,
         alone_s=_TOKENS / _ALONE_TOK_S,
     )
-    trials, ended = search_virtually(settings, lambda step: case.run(step.load, step.duration_s, random))
-    found = estimate_limit(settings, trials) or LimitEstimate(value=None, low=None, high=None)
+    search, ended = search_virtually(asked, lambda step: case.run(step.load, step.duration_s, random))
+    found, runs = search.limit or LimitEstimate(value=None, low=None, high=None), len(search.trials)
     if found.value is None:
-        return Searched(math.inf, False, len(trials), ended)
+        return Searched(math.inf, False, runs, ended)
     covered = (found.low or 0.0) <= truth <= (math.inf if found.high is None else found.high)
-    return Searched(found.value / truth, covered, len(trials), ended)
+    return Searched(found.value / truth, covered, runs, ended)
 
 
 def _make_trial(case: Case, load: float, duration_s: float, speeds_tok_s: Float64) -> Trial:

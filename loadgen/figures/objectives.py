@@ -125,12 +125,6 @@ class Objective(msgspec.Struct, frozen=True):
         """The percentage of samples that the limit is asked of: 90 of ttft p90 and of tps_user p10."""
         return 100 - self.percentile if self.is_floor else self.percentile
 
-    def ease(self, most: float) -> Objective:
-        """Return the objective asked of `most` percent of the samples; itself if asked of fewer."""
-        if self.tail <= most:
-            return self
-        return msgspec.structs.replace(self, percentile=100 - most if self.is_floor else most)
-
     def holds(self, value: float) -> bool:
         """Whether a value is within the limit; NaN is not."""
         return value >= self.limit if self.is_floor else value <= self.limit

@@ -163,7 +163,7 @@ class LimitRecord(SeriesRecord, frozen=True):
 
 
 # In a campaign's [limit], and from Python.
-LOAD_KEYS, BUDGET_KEYS = ("start =", "lowest =", "highest ="), ("budget_s =", "min_duration_s =")
+LOAD_KEYS, BUDGET_KEY = ("start =", "lowest =", "highest ="), "budget_s ="
 
 
 class LimitTable(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):

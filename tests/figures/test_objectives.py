@@ -99,20 +99,6 @@ def test_an_objective_stands_by_its_bounds(
     assert (evidence.standing, evidence.passes) == (standing, standing == "meets")
 
 
-@loop_over(
-    ("objective", "most", "eased"),
-    [
-        (TTFT, 90, 90),
-        (TTFT, 99.9, 99),
-        (SPEED, 90, 10),
-        (SPEED, 80, 20),
-        (Objective("tps_user", 1, 9), 90, 10),
-    ],
-)
-def test_an_objective_is_eased_towards_the_median(objective: Objective, most: float, eased: float) -> None:
-    assert objective.ease(most).percentile == eased
-
-
 @loop_over(("value", "times"), [(15.0, 2.0), (60.0, 0.5), (0.0, float("inf"))])
 def test_half_a_floor_is_twice_too_slow(value: float, times: float) -> None:
     assert SPEED.measure_excess(value) == times

@@ -34,7 +34,7 @@ from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
 from loadgen.run.session import Session
 from loadgen.study import limit_record, load_table
-from loadgen.study.limit_record import BUDGET_KEYS, LimitRecord, LimitTable
+from loadgen.study.limit_record import BUDGET_KEY, LimitRecord, LimitTable
 from loadgen.study.series import point_runs
 from loadgen.study.series.campaign.arms import (
     Planned,
@@ -293,9 +293,7 @@ class Execution:
             record = continue_search(LimitRecord.read(place), record)
         apart = self._start.arm.name if self._start.arm.attached else ""
         seed, kept = Seed(record.seed, self.seed.chosen, apart=apart), SeriesStore(place, "limit")
-        search = LimitSearch(
-            self._servers, planned.workload, goals, record, kept, seed, self.say, BUDGET_KEYS
-        )
+        search = LimitSearch(self._servers, planned.workload, goals, record, kept, seed, self.say, BUDGET_KEY)
         self.say(f"{planned.label}: searching")
         with kept.lock():
             found = limit_record.describe_limit(search.find())

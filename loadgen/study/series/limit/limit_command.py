@@ -31,10 +31,9 @@ from loadgen.run.command import bench
 from loadgen.run.command.options import Options, bench_parser, parse
 from loadgen.settings.validation import validate_table
 from loadgen.study import limit_record
-from loadgen.study.limit_record import BUDGET_KEYS, LOAD_KEYS, LimitRecord, LimitTable
+from loadgen.study.limit_record import BUDGET_KEY, LOAD_KEYS, LimitRecord, LimitTable
 from loadgen.study.series import series_store
-from loadgen.study.series.limit import limit_answer
-from loadgen.study.series.limit.limit_search import BUDGET_FLAGS, LimitSearch
+from loadgen.study.series.limit.limit_search import ANSWERS, LimitSearch
 from loadgen.study.series.point_runs import PointServers
 from loadgen.study.series.series_store import SeriesStore, StoreError
 from loadgen.verdict.verdict import Level
@@ -65,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
             print_text(f"interrupted; resume with: {resume}", sys.stdout)
             return decide_exit_code(signal=found.signal)
         ended_with_one = record.ended is not None and record.limit is not None
-        measured = ended_with_one or record.ended in limit_answer.ANSWERS
+        measured = ended_with_one or record.ended in ANSWERS
         measured = measured and any(run.verdict != Level.INVALID for run in record.runs)
         failed_on = find_failing_search(found.kept.directory, record, options.failing) if measured else set()
         return decide_exit_code(measured=measured, whole=record.ended != "server-died", failed_on=failed_on)
@@ -98,7 +97,7 @@ def find_limit(
     gets lines. Raises UsageError or MeasureError.
     """
     check_limit_options(options)
-    names, times = (_LOAD_FLAGS, BUDGET_FLAGS) if workload is None else (LOAD_KEYS, BUDGET_KEYS)
+    names, budget = (_LOAD_FLAGS, "--budget") if workload is None else (LOAD_KEYS, BUDGET_KEY)
     if workload is None:
         if len(options.profiles) > 1:
             raise UsageError("--profile: one workload per search")
@@ -134,7 +133,7 @@ def find_limit(
         if resume is not None:
             asked = continue_search(LimitRecord.read(kept.directory), asked, options.seed)
         seed = Seed(asked.seed, chosen=options.seed is not None)
-        found = LimitSearch(servers, workload, goals, asked, kept, seed, say, times)
+        found = LimitSearch(servers, workload, goals, asked, kept, seed, say, budget)
         try:
             found.find()
         except StoreError as error:

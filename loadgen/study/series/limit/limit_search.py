@@ -1,4 +1,4 @@
-"""Limit search: the runs of a search made one by one, the record written after each."""
+"""Limit search: the runs of a search made one by one, and the record of what they show, after each."""
 
 from __future__ import annotations
 
@@ -32,10 +32,20 @@ from loadgen.plan.request_sources import Seed
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 from loadgen.run.session import Session
+from loadgen.server.server_counters import ServerWindow
 from loadgen.study import limit_record
-from loadgen.study.limit_record import LimitRecord, LimitRun, ObjectiveFigures, SearchEnd, name_percentile
-from loadgen.study.series.limit import limit_answer, search
-from loadgen.study.series.limit.search import NextRun, SearchSettings, Trial
+from loadgen.study.knee import find_knee
+from loadgen.study.limit_record import (
+    Bottleneck,
+    LimitEstimate,
+    LimitRecord,
+    LimitRun,
+    ObjectiveFigures,
+    SearchEnd,
+    name_percentile,
+)
+from loadgen.study.repeats import Mean
+from loadgen.study.series.limit.search import STEP, NextRun, Search, Trial
 from loadgen.study.series.point_runs import (
     MeasuredPoint,
     PointServers,
@@ -50,17 +60,21 @@ from loadgen.study.sweep_record import LoadAxis
 from loadgen.verdict.verdict import Level
 
 RUNS, PROBE = "runs", "probe"
-BUDGET_FLAGS = ("--budget", "--min-duration")
 _PROBED = 5  # requests, one at a time
 _NO_DELAYS = "none"  # of --turn-delays
 _REACH = 64.0  # the lowest rate that is tried, as a divisor of the first, and the root of the highest one
 _MOST_STREAMS = 65536.0
 _LONG_S = 600.0
-_CHEAP = 90.0  # a percentile that needs few samples
-_LESS = 0.8  # of the time: what saves no more is not worth a word
 _WHOLE = 0.8  # of a run's time: sending goes on for at least as long, unless nothing is left
 _SLOWER = 1.1  # times that another probe's answers may take
 _AROUND_S = 2.0  # that a run takes beyond its time: warm-up, the last answers, writing
+_FULL = 0.95  # of the KV cache
+_NO_QUEUE_TIME = "the server reports no queue time"
+_NEAR = 1.25  # times the limit, or a part of it: power hardly changes between such loads
+_KW = 1e3  # watts
+_KEPT, _VALUES = ("samples", "over", "batches", "dispersion"), ("value", "bound", "fast_bound")  # of evidence
+# Ends that answer what was asked, be it only that a bound of the search is the limit.
+ANSWERS: tuple[SearchEnd, ...] = ("within", "everything-passes", "nothing-passes", "client-limited")
 
 
 @dataclass
@@ -74,7 +88,7 @@ class LimitSearch:
     kept: SeriesStore
     seed: Seed
     say: Callable[[str], None]
-    names: tuple[str, str] = BUDGET_FLAGS  # in messages
+    budget_name: str = "--budget"  # in messages
     signal: int = 0  # that ended it
 
     def find(self) -> LimitRecord:
@@ -99,7 +113,7 @@ class LimitSearch:
             return Step(None, make_probe(self.workload))
         if self.record.ended is not None:
             return None
-        step = search.choose_next_run(self.settings, self.trials)
+        step = self.search.choose_next_run()
         if isinstance(step, str):
             self._end(step)
             return None
@@ -156,14 +170,9 @@ class LimitSearch:
                 self._end("ran-out")
 
     @property
-    def trials(self) -> list[Trial]:
-        """The record's runs as Trials, on which the choice of the next load rests."""
-        return [make_trial(run, self.objectives) for run in self.record.runs]
-
-    @property
-    def settings(self) -> SearchSettings:
-        """The record's settings of the search; bounds and start are only set once the server was probed."""
-        return _read_settings(self.record, self.objectives)
+    def search(self) -> Search:
+        """The search by its record, to choose from; bounds and start are only set once it was probed."""
+        return make_search(self.record, self.objectives)
 
     def _record_probe(self, point: MeasuredPoint) -> None:
         """Write the probe's latency, and missing first load and bounds, to the record; or raise why not."""
@@ -190,10 +199,10 @@ class LimitSearch:
                 "attempts": 0,
             }
         )
-        check_budget(self.settings, self.names)
+        check_budget(self.search, self.budget_name)
         self._write_record()
         self.say(f"  a request alone takes {1e3 * alone_s:.4g} ms")
-        self.say("\n".join(wrap_text(f"time: {estimate_time(self.settings)}", "  ")))
+        self.say("\n".join(wrap_text(f"time: {estimate_time(self.search)}", "  ")))
 
     def _record_run(self, number: int, load: float, point: MeasuredPoint) -> None:
         """Add a run's entry to the record, write it with what all runs now show, and print a line."""
@@ -201,7 +210,7 @@ class LimitSearch:
         run = make_entry(number, load, point, self.objectives, directory)
         runs = (*self.record.runs, run)
         self.record = self.record.model_copy(update={"runs": runs})
-        self._write_record(attempts=0, **limit_answer.make_answer(self.settings, runs, self.trials))
+        self._write_record(attempts=0, **make_answer(self.search, runs))
         shown = [
             f"{name_percentile(each.objective)} {limit_record.format_value(each.value)} {each.unit}"
             for each in run.objectives
@@ -212,7 +221,7 @@ class LimitSearch:
 
     def _end(self, end: SearchEnd) -> None:
         """Write to the record why the search is over, its bottleneck and headroom."""
-        needed_s = search.estimate_needed_s(self.settings, self.trials) if end == "budget" else None
+        needed_s = self.search.estimate_needed_s() if end == "budget" else None
         self._write_record(
             ended=end,
             next_run_s=needed_s,
@@ -225,10 +234,11 @@ class LimitSearch:
         self.kept.write_record(self.record)
 
 
-def _read_settings(record: LimitRecord, objectives: Sequence[Objective]) -> SearchSettings:
-    names = SearchSettings.__struct_fields__
-    kept = {name: getattr(record, name) for name in names if name != "objectives"}
-    return SearchSettings(**kept, objectives=tuple(objectives))
+def make_search(record: LimitRecord, objectives: Sequence[Objective]) -> Search:
+    """Make the search that a record is of."""
+    kept = {name: getattr(record, name) for name in Search.__struct_fields__ if hasattr(record, name)}
+    trials = tuple(make_trial(run, objectives) for run in record.runs)
+    return Search(**{**kept, "objectives": tuple(objectives), "trials": trials})
 
 
 def make_record_again(record: LimitRecord, directory: Path) -> LimitRecord:
@@ -248,10 +258,8 @@ def make_record_again(record: LimitRecord, directory: Path) -> LimitRecord:
         load = profile.request_rate if record.axis == "rate" else float(profile.max_concurrency or 0)
         point = MeasuredPoint(run=run, reason=stored.reason if stored.cut else "", duration_s=stored.took_s)
         entries.append(make_entry(stored.number, load, point, objectives, stored.directory))
-    runs = tuple(entries)
-    trials = [make_trial(run, objectives) for run in runs]
-    answer = limit_answer.make_answer(_read_settings(record, objectives), runs, trials)
-    made = record.model_copy(update={"runs": runs, "of_sessions": of_sessions, **answer})
+    made = record.model_copy(update={"runs": tuple(entries), "of_sessions": of_sessions})
+    made = made.model_copy(update=make_answer(make_search(made, objectives), made.runs))
     if record.ended is None:
         return made
     return made.model_copy(update=_find_cause(made, record.ended, objectives, directory))
@@ -279,28 +287,16 @@ def set_load(workload: Profile, axis: LoadAxis, step: NextRun) -> Profile:
     return workload.model_copy(update=update)
 
 
-def check_budget(settings: SearchSettings, names: tuple[str, str] = BUDGET_FLAGS) -> None:
+def check_budget(search: Search, name: str = "--budget") -> None:
     """Raise UsageError, with advice, where two of the shortest runs at the first load exceed the budget."""
-    budget, least = names
-    least_s, why = search.find_least_run(settings, (), settings.start)
+    least_s, why = search.find_least_run(search.start)
     enough_s = 2 * (least_s + _AROUND_S)
-    if settings.budget_s is None or enough_s <= settings.budget_s:
+    if search.budget_s is None or enough_s <= search.budget_s:
         return
-    advice = [_write_time(budget, _SLOWER * enough_s)]
-    shorter_s = math.floor(settings.budget_s / 2 - _AROUND_S)
-    shorter = replace(settings, least_run_s=float(shorter_s))
-    if (
-        shorter_s >= 1
-        and _SLOWER * search.find_least_run(shorter, (), settings.start)[0] <= _SLOWER * shorter_s
-    ):
-        advice.append(_write_time(least, shorter_s))
-    cheaper = replace(settings, objectives=tuple(each.ease(_CHEAP) for each in settings.objectives))
-    if _SLOWER * 2 * (search.find_least_run(cheaper, (), settings.start)[0] + _AROUND_S) <= settings.budget_s:
-        advice.append(f"P{_CHEAP:g} in place of higher percentiles")
     raise UsageError(
-        f"{_write_time(budget, settings.budget_s)} is too small for two runs: at "
-        f"{limit_record.format_load(settings.start)} {limit_record.name_unit(settings.axis)} one takes "
-        f"{format_duration(least_s)} ({why}): give {' or '.join(advice)}"
+        f"{_write_time(name, search.budget_s)} is too small for two runs: at "
+        f"{limit_record.format_load(search.start)} {limit_record.name_unit(search.axis)} one takes "
+        f"{format_duration(least_s)} ({why}): give {_write_time(name, _SLOWER * enough_s)}"
     )
 
 
@@ -311,36 +307,17 @@ def _write_time(name: str, seconds: float) -> str:
     return f"{name} {math.ceil(seconds)}s" if seconds < _LONG_S else f"{name} {math.ceil(seconds / 60)}m"
 
 
-def estimate_time(settings: SearchSettings) -> str:
-    """Return in words the least time of a search, two runs, and the budget as the most, if there is one.
-
-    If P90 in place of higher percentiles, or P10 of lower ones of a speed, needs less than 80 % of that, its
-    time is added.
-    """
-    first_s, why = search.estimate_first_run(settings)
-    least_s = _estimate_two_runs_s(settings)
+def estimate_time(search: Search) -> str:
+    """Return in words the least time of a search, two runs, and the budget as the most, if there is one."""
+    first_s, why = search.estimate_first_run()
+    next_s, _ = search.find_least_run(min(STEP * search.start, search.highest))
+    least_s = first_s + min(first_s, next_s) + 2 * _AROUND_S
     words = (
         f"at least {format_duration(least_s)} in two runs, the first of {format_duration(first_s)} ({why})"
     )
-    if settings.budget_s is not None:
-        words += f", at most {format_duration(settings.budget_s)} (--budget)"
-    cheaper = tuple(each.ease(_CHEAP) for each in settings.objectives)
-    cheap_s = _estimate_two_runs_s(replace(settings, objectives=cheaper))
-    pairs = zip(settings.objectives, cheaper, strict=True)
-    high = sorted({(each.percentile, eased.percentile) for each, eased in pairs if each != eased})
-    if high and cheap_s < _LESS * least_s:
-        names, others = (
-            " and ".join(f"P{rank:g}" for rank in dict.fromkeys(ranks)) for ranks in zip(*high, strict=True)
-        )
-        words += f"; with {others} in place of {names} at least {format_duration(cheap_s)}"
-    return words
-
-
-def _estimate_two_runs_s(settings: SearchSettings) -> float:
-    """Estimate the seconds of a search's first two runs, with warm-up and writing."""
-    first_s, _ = search.estimate_first_run(settings)
-    next_s, _ = search.find_least_run(settings, (), min(search.STEP * settings.start, settings.highest))
-    return first_s + min(first_s, next_s) + 2 * _AROUND_S
+    if search.budget_s is None:
+        return words
+    return f"{words}, at most {format_duration(search.budget_s)} (--budget)"
 
 
 def _find_cause(
@@ -357,10 +334,10 @@ def _find_cause(
         found |= {"bottleneck": "client", "evidence": limited[-1].reason}
     for run in () if client else failing[:1]:
         bound = next((each for each in objectives if str(each) == record.bound_by), objectives[0])
-        cause, evidence = limit_answer.find_bottleneck(run_directory.load(directory / run.directory), bound)
+        cause, evidence = find_bottleneck(run_directory.load(directory / run.directory), bound)
         found |= {"bottleneck": cause, "evidence": evidence}
     for run in record.list_serving()[:1]:
-        found |= limit_answer.measure_headroom(run_directory.load(directory / run.directory))
+        found |= measure_headroom(run_directory.load(directory / run.directory))
     return found
 
 
@@ -504,9 +481,139 @@ def _list_missed(evidence: Sequence[ObjectiveEvidence]) -> Iterator[str]:
             yield f"{what} is {each.value:.4g} {unit}, and may be within"
 
 
-_KEPT, _VALUES = ("samples", "over", "batches", "dispersion"), ("value", "bound", "fast_bound")
-
-
 def _drop_infinite(value: float | None) -> float | None:
     """Return a finite number as it is; None of anything else."""
     return value if value is not None and math.isfinite(value) else None
+
+
+def make_answer(search: Search, runs: Sequence[LimitRun]) -> dict[str, Any]:
+    """Return the fields of a search's record that follow from its runs.
+
+    These are limit, highest passing and lowest failing load, the objective that binds (""), the goodput of
+    the last run at the highest passing load, the knee of P99 E2EL over load, power near the limit and the
+    limit per kW; None for what is not known.
+    """
+    limit, passing, at = search.limit, search.highest_passing, search.find_binding()
+    # Where P99 E2EL over load bends to a steeper line.
+    timed = [(run.load, run.p99_e2el_ms) for run in runs if run.p99_e2el_ms and not run.disturbed]
+    bend = find_knee([load for load, _ in timed], [latency_ms for _, latency_ms in timed], rises=True)
+    there = [run for run in runs if run.passed and run.load == passing and run.goodput_per_s is not None]
+    power_w = None if limit is None else estimate_power(runs, limit)
+    return {
+        "limit": limit,
+        "highest_passing": passing,
+        "lowest_failing": search.lowest_failing,
+        "bound_by": "" if at is None else str(search.objectives[at]),
+        "goodput_per_s": there[-1].goodput_per_s if there else None,
+        "knee": None if bend is None else LimitEstimate(value=bend.load, low=bend.low, high=bend.high),
+        "power_w": power_w,
+        "per_kw": None if limit is None or power_w is None else divide_by_power(limit, power_w),
+    }
+
+
+def find_bottleneck(run: Result, objective: Objective) -> tuple[Bottleneck, str]:
+    """Return the cause of a run's limit and its figures in words, "unknown" if its counters show none.
+
+    It is the first of: a KV cache that was 95 % full or more, or preemptions; decoding, if the objective is
+    of tokens' times; the longest phase of the mean latency, if the time in the queue is known; requests that
+    waited. Counters with an error, or that were reset in between, show nothing.
+    """
+    known = run.facts.window
+    window = known if known is not None and known.is_known else None
+    if window is not None:
+        usage, preempted = window.peak("kv_cache_usage"), window.preemptions or 0
+        if preempted or (usage is not None and usage >= _FULL):
+            full = "" if usage is None else f"KV cache {100 * usage:.0f} % full at most, "
+            return "kv-cache", f"{full}{preempted} preemptions"
+    tpot_ms = run.metrics.tpot.mean_ms
+    if SELECTABLE[objective.metric].phase == "token" and not math.isnan(tpot_ms):
+        busy = run.metrics.mean_concurrency
+        return "decode", f"mean TPOT {tpot_ms:.4g} ms with {busy:.3g} requests in flight"
+    if window is not None and (longest := _find_longest_phase(run, objective, window)) is not None:
+        return longest
+    waiting = None if window is None else window.peak("waiting")
+    return ("queue", f"{waiting:.0f} requests waiting at most") if waiting else ("unknown", _NO_QUEUE_TIME)
+
+
+def _find_longest_phase(
+    run: Result, objective: Objective, window: ServerWindow
+) -> tuple[Bottleneck, str] | None:
+    """Find the longest part of the mean latency: queue, prefill (TTFT without the queue), or decode.
+
+    Decode counts only if the objective is not of TTFT. None if a part is not known, as the queue's: it is 0
+    if no request waited.
+    """
+    ttft_ms = run.metrics.ttft.mean_ms
+    if window.queue is not None and window.queue.count:
+        queue_ms = window.queue.mean_ms
+    elif window.peak("waiting") == 0:
+        queue_ms = 0.0
+    else:
+        return None
+    phases_ms: dict[Bottleneck, float] = {"queue": queue_ms, "prefill": max(ttft_ms - queue_ms, 0.0)}
+    name, whole_ms = "TTFT", ttft_ms
+    if SELECTABLE[objective.metric].phase != "first":
+        name, whole_ms = "E2EL", run.metrics.e2el.mean_ms
+        phases_ms["decode"] = whole_ms - ttft_ms
+    if not all(map(math.isfinite, phases_ms.values())):
+        return None
+    parts = ", ".join(f"{part_ms:.4g} {phase}" for phase, part_ms in phases_ms.items())
+    return max(phases_ms, key=lambda phase: phases_ms[phase]), f"mean {name} {whole_ms:.4g} ms: {parts}"
+
+
+def measure_headroom(run: Result) -> dict[str, object]:
+    """Measure how many times a run's load the client could have measured: by its self-test, else its CPU.
+
+    Returns fields of the record: `headroom`, None if not known, and `headroom_at_least`, where the self-test
+    did not find the capacity.
+    """
+    client, calibration = run.facts.client, run.facts.calibration
+    if calibration is not None and run.metrics.messages_per_s > 0:
+        times: float | None = calibration.headroom(run.metrics.messages_per_s, client.workers)
+        return {"headroom": times, "headroom_at_least": not calibration.capacity_bounded}
+    times = client.wall_s / client.busiest_s if client.busy_cores > 0 else None
+    return {"headroom": times, "headroom_at_least": False}
+
+
+def estimate_power(runs: Sequence[LimitRun], limit: LimitEstimate) -> LimitEstimate | None:
+    """Estimate the mean watts at a limit by the runs within 25 % of it, with Student's 95 % interval.
+
+    The mean is geometric. Left out are runs that were disturbed or ended before their time; one run has no
+    interval. None if none has power.
+    """
+    if limit.value is None:
+        return None
+    near = math.log(_NEAR)
+    whole = (run for run in runs if not (run.disturbed or run.saturated or run.cut))
+    watts = [
+        run.power_w for run in whole if run.power_w and abs(math.log(run.load / limit.value)) <= near + 1e-9
+    ]
+    if not watts:
+        return None
+    log_w = Mean.average(list(map(math.log, watts)))
+    if math.isnan(log_w.half):
+        return LimitEstimate(value=watts[0], low=None, high=None)
+    return LimitEstimate(value=math.exp(log_w.mean), low=math.exp(log_w.low), high=math.exp(log_w.high))
+
+
+def divide_by_power(limit: LimitEstimate, power_w: LimitEstimate) -> LimitEstimate | None:
+    """Divide a limit by kilowatts; distances to the ends are added as squares, on a logarithmic scale.
+
+    The two errors are independent. An end that either does not know is None; None without a limit.
+    """
+    if limit.value is None or power_w.value is None:
+        return None
+    value = _KW * limit.value / power_w.value
+    low = _measure_distance(limit.value, limit.low), _measure_distance(power_w.value, power_w.high)
+    high = _measure_distance(limit.value, limit.high), _measure_distance(power_w.value, power_w.low)
+    down, up = math.hypot(*low), math.hypot(*high)
+    return LimitEstimate(
+        value=value,
+        low=None if math.isnan(down) else value * math.exp(-down),
+        high=None if math.isnan(up) else value * math.exp(up),
+    )
+
+
+def _measure_distance(value: float, end: float | None) -> float:
+    """Return |log(end ÷ value)|; NaN without an end."""
+    return math.nan if not end else abs(math.log(end / value))

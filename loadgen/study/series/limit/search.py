@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import cached_property
 
 import msgspec
 
 from loadgen.base.text import format_count
 from loadgen.figures.figure_table import SELECTABLE
 from loadgen.figures.objectives import Objective, ObjectiveEvidence, Standing, join_standings
-from loadgen.study.limit_record import SearchEnd
+from loadgen.study.limit_record import LimitEstimate, SearchEnd
 from loadgen.study.series.limit.edge import EdgeFit, EdgePoint, drop_first_part, fit_edge
 from loadgen.study.sweep_record import LoadAxis
 
@@ -55,90 +56,392 @@ class NextRun(msgspec.Struct, frozen=True):
     why: str = ""  # it is made at the load of the run before; "": it is not
 
 
-def choose_next_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | SearchEnd:
-    """Return the next run after `trials`, or why the search is over.
+class Search(msgspec.Struct, frozen=True, dict=True):
+    """A search so far: the objectives, between which loads, how closely, at what cost, and its runs.
 
-    The last run is repeated if it showed nothing and the budget allows it, before another load is chosen.
+    Loads are requests per second or, over concurrency, whole numbers of requests in flight.
     """
-    edge = find_limiting_edge(settings, trials)
-    load, left_s = _choose_next_load(settings, trials, edge), _compute_left_s(settings, trials)
-    more = len(trials) < settings.most_runs
-    if load != "within" and more and (again := _repeat_run(settings, trials)) and again.duration_s <= left_s:
-        return again
-    if isinstance(load, str):
-        return load
-    if not more:
-        return "most-runs"
-    if find_least_run(settings, trials, load)[0] > left_s:
-        return "budget"
-    return NextRun(load, _round_up_s(_choose_run_length(settings, trials, edge, load)[0]))
 
+    axis: LoadAxis
+    objectives: tuple[Objective, ...]
+    start: float
+    lowest: float
+    highest: float
+    within: float = 0.05
+    budget_s: float | None = None
+    most_runs: int = 12
+    least_run_s: float | None = None  # of one run; None: 60 s, or ten times the P99 of E2EL if that is longer
+    alone_s: float | None = None  # that one request takes, alone on the server; None: not known
+    trials: tuple[Trial, ...] = ()  # its runs, in order
 
-def estimate_first_run(settings: SearchSettings) -> tuple[float, str]:
-    """Return the seconds of a search's first run, and what makes it so long, in words."""
-    return _choose_run_length(settings, (), None, _round_load(settings, settings.start))
+    def choose_next_run(self) -> NextRun | SearchEnd:
+        """Return the next run, or why the search is over.
 
+        The last run is repeated if it showed nothing and the budget allows it, before another load is chosen.
+        """
+        load, more = self._next_load, len(self.trials) < self.most_runs
+        if load != "within" and more and (again := self._repeat_run()) and again.duration_s <= self._left_s:
+            return again
+        if isinstance(load, str):
+            return load
+        if not more:
+            return "most-runs"
+        if self.find_least_run(load)[0] > self._left_s:
+            return "budget"
+        return NextRun(load, _round_up_s(self._choose_run_length(load)[0]))
 
-def _choose_run_length(
-    settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None, load: float
-) -> tuple[float, str]:
-    """Return the seconds of a run at a load, and what makes it so long, in words.
+    def estimate_first_run(self) -> tuple[float, str]:
+        """Return the seconds of a search's first run, and what makes it so long, in words."""
+        return self._choose_run_length(self._round_load(self.start))
 
-    They suffice for its samples within its share of the budget, but are never less than the shortest run's.
-    """
-    samples = _choose_samples(settings, trials, edge, load)
-    wanted_s = samples / _estimate_requests_per_s(settings, trials, load)
-    runs = settings.most_runs - len(trials)
-    share_s = _compute_left_s(settings, trials) / (runs if edge is None else min(_SPREAD_OVER, runs))
-    of_samples = (
-        format_count(math.ceil(samples), "request") if wanted_s <= share_s else "a share of the budget"
-    )
-    return max(find_least_run(settings, trials, load), (min(wanted_s, share_s), of_samples))
+    def estimate_needed_s(self) -> float | None:
+        """Return the least seconds of the budget that the next run would take; None if there is none."""
+        if isinstance(self._next_load, str):
+            return None
+        return self.find_least_run(self._next_load)[0] + self._around_s
 
+    def find_least_run(self, load: float) -> tuple[float, str]:
+        """Return the seconds of the shortest run at a load, and what makes it so long, in words.
 
-def _compute_left_s(settings: SearchSettings, trials: Sequence[Trial]) -> float:
-    """Return the budget's seconds that the next run may measure, warm-up deducted; inf without a budget."""
-    if settings.budget_s is None:
-        return math.inf
-    return settings.budget_s - math.fsum(trial.took_s for trial in trials) - _estimate_around_s(trials)
+        It has enough requests to pass, and lasts `least_run_s`, else 60 s and ten times the P99 of E2EL of
+        the run at the nearest load, or of one request alone.
+        """
+        count = _add_spare(max(map(_count_samples_to_pass, self.objectives)))
+        reasons = {format_count(count, "request"): count / self._estimate_requests_per_s(load)}
+        if self.least_run_s is not None:
+            reasons["--min-duration"] = self.least_run_s
+        else:
+            slowest_s = self.alone_s or 0.0
+            if timed := [trial for trial in self.trials if trial.p99_e2el_s is not None]:
+                slowest_s = min(timed, key=lambda trial: abs(math.log(trial.load / load))).p99_e2el_s or 0.0
+            reasons["the shortest run"] = _LEAST_RUN_S
+            reasons[f"{_E2EL_TIMES:g} times E2EL"] = _E2EL_TIMES * slowest_s
+        why = max(reasons, key=lambda reason: reasons[reason])
+        return reasons[why], why
 
+    @cached_property
+    def edges(self) -> list[EdgeFit | None]:
+        """The edge of each objective; None where no run is above it, or none below.
 
-def _estimate_around_s(trials: Sequence[Trial]) -> float:
-    """Return the most seconds that a run took beyond its duration, as for warm-up; 0 without runs."""
-    return max((trial.took_s - trial.duration_s for trial in trials), default=0.0)
+        Disturbed and empty runs are left out; an unusable one counts as 1,000 samples, all above the limit.
+        """
+        edges = []
+        for at, objective in enumerate(self.objectives):
+            points = []
+            for trial in self._counted:
+                if not trial.usable:
+                    points.append(EdgePoint(trial.load, ((_NO_SHARE, _NO_SHARE),)))
+                elif (evidence := trial.objectives[at]).samples:
+                    points.append(EdgePoint(trial.load, list_parts(evidence), evidence.dispersion))
+            is_s_shaped = SELECTABLE[objective.metric].phase == "token"
+            edges.append(fit_edge(points, compute_allowed_share(objective), is_s_shaped))
+        return edges
 
+    @cached_property
+    def edge(self) -> EdgeFit | None:
+        """The lowest edge of all objectives, its interval widened to the lowest ends of theirs.
 
-def estimate_needed_s(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:
-    """Return the least seconds of the budget that the next run would take; None if there is no next load."""
-    load = _choose_next_load(settings, trials, find_limiting_edge(settings, trials))
-    if isinstance(load, str):
-        return None
-    least_s, _ = find_least_run(settings, trials, load)
-    return least_s + _estimate_around_s(trials)
+        Over concurrency it reaches at least from the load below all that failed to the one below the first
+        that did. None without an edge, or if every undisturbed run is beyond it.
+        """
+        known = [edge for edge in self.edges if edge is not None]
+        if not known or len(self._over) == len(self._counted):
+            return None
+        lowest = min(known, key=lambda edge: edge.load)
+        # A NaN stays: what is not known of one is not known of the lowest.
+        low = min((edge.low for edge in known), key=lambda low: low if low == low else -math.inf)
+        high = min((edge.high for edge in known), key=lambda high: high if high == high else math.inf)
+        if self.axis == "concurrency":
+            first = min((trial.load for trial in self._over), default=math.inf)
+            last = self._find_load_below(lambda trial: trial.beyond)
+            # None in between was tried, and no line through shares that jump is to be trusted there.
+            low, high = (last if low > last else low), (first - 1 if high < first - 1 else high)
+        return msgspec.structs.replace(lowest, low=low, high=high)
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the edge's width is at most `within`; over concurrency one whole number always is."""
+        if self.edge is None or math.isnan(self.edge.low) or math.isnan(self.edge.high):
+            return False
+        one = self.axis == "concurrency" and math.floor(self.edge.low) == math.floor(self.edge.high)
+        return one or self.edge.width <= self.within
 
-def _repeat_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | None:
-    """Return the last run again if it was disturbed, or longer if only samples are missing; else None.
+    @cached_property
+    def limit(self) -> LimitEstimate | None:
+        """The limit and its interval by the lowest edge; concurrencies are rounded down.
 
-    None too if the load has had two such runs, or disturbed runs were repeated three times in all: what
-    disturbs them does not go away, or the client is the limit.
-    """
-    if not trials:
-        return None
-    last, nothing = trials[-1], Counter(trial.load for trial in trials if trial.disturbed or trial.short)
-    spent = last.disturbed and sum(tries - 1 for tries in nothing.values()) >= _MOST_AGAIN
-    if not (last.disturbed or last.short) or nothing[last.load] >= _TRIES or spent:
-        return None
-    least_s, _ = find_least_run(settings, trials, last.load)
-    if last.disturbed:
-        return NextRun(last.load, _round_up_s(max(least_s, last.duration_s)), "again: it was disturbed")
-    times = 1.0  # as long, until each objective has samples for a bound
-    for each in last.objectives:
-        observed = last.count_observed(each)
-        if each.bound is None and observed > 0:
-            times = max(times, _add_spare(_count_samples_to_pass(each.objective)) / observed)
-    enough_s = max(least_s, last.duration_s * times)
-    return NextRun(last.load, _round_up_s(enough_s), "longer: its samples were too few")
+        Without a usable edge the value is None, and the interval reaches from the highest passing load to the
+        lowest failing one. A side that is not known is None; None if neither is.
+        """
+        edge = self.edge
+        # Where a server ended or failed its requests no share says how far above the edge that was.
+        if edge is not None and (self.is_narrow or any(not trial.invalid for trial in self._over)):
+            low, high = map(self._round_known, self._find_ends(edge))
+            return LimitEstimate(value=self._round_known(edge.load), low=low, high=high)
+        passing, failing = self.highest_passing, self.lowest_failing
+        return None if passing is failing is None else LimitEstimate(value=None, low=passing, high=failing)
+
+    @cached_property
+    def highest_passing(self) -> float | None:
+        """The highest load, up to the upper end of the edge, at which a run passed; None without one."""
+        most = math.inf if self.edge is None or math.isnan(self.edge.high) else self.edge.high
+        passed = (trial.load for trial in self.trials if trial.passed and trial.load <= most)
+        return max(passed, default=None)
+
+    @property
+    def lowest_failing(self) -> float | None:
+        """The lowest load above the highest passing one at which a run failed; None without one."""
+        failed = (trial.load for trial in self.trials if trial.standing is Standing.FAILS)
+        return min((load for load in failed if load > (self.highest_passing or 0.0)), default=None)
+
+    def find_binding(self) -> int | None:
+        """Return the index of the objective with the lowest edge among those that a run exceeded.
+
+        Of a tie, or without an edge, it is the one that exceeds its limit most, in the run of the highest
+        load or of the lowest one above the limit. None if no run exceeded any.
+        """
+        # A server that ended shows of no objective that it is the limit.
+        telling = [trial for trial in self.trials if trial.usable or (trial.saturated and not trial.invalid)]
+        shown = {at for trial in telling for at, each in enumerate(trial.objectives) if is_above(each)}
+        known = {at: edge.load for at, edge in enumerate(self.edges) if edge is not None and at in shown}
+        if not known:
+            failing = [trial for trial in telling if trial.beyond and trial.objectives]
+            nearest = min(failing, key=lambda trial: trial.load, default=None)
+            return None if nearest is None else _find_most_over(nearest)
+        ties = [at for at, load in known.items() if load <= min(known.values()) * (1 + 1e-6)]
+        if len(ties) == 1:
+            return ties[0]
+        return _find_most_over(max(telling, key=lambda trial: trial.load))
+
+    @cached_property
+    def _counted(self) -> list[Trial]:
+        return [trial for trial in self.trials if not trial.disturbed]
+
+    @cached_property
+    def _over(self) -> list[Trial]:
+        return [trial for trial in self.trials if trial.beyond]
+
+    @cached_property
+    def _below(self) -> list[Trial]:
+        return [trial for trial in self._counted if not trial.beyond]
+
+    @property
+    def _left_s(self) -> float:
+        """The budget's seconds that the next run may measure, warm-up deducted; inf without a budget."""
+        if self.budget_s is None:
+            return math.inf
+        return self.budget_s - math.fsum(trial.took_s for trial in self.trials) - self._around_s
+
+    @property
+    def _around_s(self) -> float:
+        """The most seconds that a run took beyond its duration, as for warm-up; 0 without runs."""
+        return max((trial.took_s - trial.duration_s for trial in self.trials), default=0.0)
+
+    @cached_property
+    def _next_load(self) -> float | SearchEnd:
+        """The next load, below any that the client could not send, or why the search is over."""
+        if not self.trials:
+            return self._round_load(self.start)
+        load = self._choose_load()
+        # The lowest load that the client could not send, unless it did send as much in another run.
+        sent = max((trial.load for trial in self.trials if trial.usable), default=0.0)
+        unsent = (trial.load for trial in self.trials if trial.disturbed and trial.load > sent)
+        ceiling = min(unsent, default=math.inf)
+        if isinstance(load, str) or load < ceiling:
+            return load
+        return self._choose_load_below_client(ceiling)
+
+    def _choose_load(self) -> float | SearchEnd:
+        """Return the next load, if the client could send any, or why the search is over.
+
+        It goes up while no run is beyond, down while none is below or no edge is known, then to near the
+        edge. Inf if all runs were disturbed. "within" needs a narrow interval, and a run close below that
+        seems to meet all.
+        """
+        if not self._counted:
+            return math.inf  # the client was the limit of all
+        if not self._over:
+            return self._raise_load()
+        if not self._below or self.edge is None:
+            return self._lower_load()
+        if not self.is_narrow:
+            return self._choose_load_near_edge(self.edge)
+        limit = math.floor(self.edge.load) if self.axis == "concurrency" else self.edge.load
+        reach = min(limit * math.exp(-_CONFIRMED / self.edge.slope), limit / (1 + self.within))
+        if any(trial.seems_met and trial.load >= reach for trial in self.trials):
+            return "within"
+        return self._round_load(self.edge.load * math.exp(-1 / self.edge.slope))
+
+    def _choose_load_below_client(self, ceiling: float) -> float | SearchEnd:
+        """Return a load between the highest usable one and `ceiling`, which the client could not send.
+
+        "client-limited" if there is no load in between, or not by more than `within`.
+        """
+        below = [trial.load for trial in self.trials if trial.usable and trial.load < ceiling]
+        if not below:
+            if ceiling <= self.lowest:
+                return "client-limited"
+            return self._round_load(max(ceiling / STEP, self.lowest))
+        top = max(below)
+        between = self._round_load(math.sqrt(top * ceiling))
+        done = top * (1 + self.within) >= ceiling or between in (top, ceiling)
+        return "client-limited" if done else between
+
+    def _raise_load(self) -> float | SearchEnd:
+        """Return a load above all measured ones: 1.5 times the highest near the edge, else 4 times.
+
+        At the search's bound it is that again, or "everything-passes" if a run there passed.
+        """
+        top = max(self._below, key=lambda trial: trial.load)
+        if top.load < self.highest:
+            near = any(
+                compute_share_over(each) > _SOME * compute_allowed_share(each.objective)
+                for each in top.objectives
+            )
+            return self._round_load(min(top.load * (_SMALL_STEP if near else STEP), self.highest))
+        passed = any(trial.passed for trial in self._below if trial.load == top.load)
+        return "everything-passes" if passed else self._round_load(top.load)
+
+    def _lower_load(self) -> float | SearchEnd:
+        """Return the lowest load beyond the edge ÷ 1.5 near it, else ÷ 4; "nothing-passes" at the bound."""
+        bottom = min(self._over, key=lambda trial: trial.load)
+        if bottom.load <= self.lowest:
+            return "nothing-passes"
+        near = bottom.usable and all(compute_share_over(each) < _MOST for each in bottom.objectives)
+        return self._round_load(max(bottom.load / (_SMALL_STEP if near else STEP), self.lowest))
+
+    def _choose_load_near_edge(self, edge: EdgeFit) -> float:
+        """Return a load near the edge: below it if the last run was above, and the other way round.
+
+        It keeps away from the ends of the bracket, and is an untried whole number over concurrency if there
+        is one.
+        """
+        away = min(_AWAY / edge.slope, math.log(_SMALL_STEP))
+        away = -away if self.trials[-1].load > edge.load else away
+        load = edge.load * math.exp(away)
+        low = max(trial.load for trial in self._below)
+        high = min((trial.load for trial in self._over if trial.load > low), default=math.inf)
+        if low < load and high < math.inf:
+            inner = (high / low) ** _INNER
+            load = min(max(load, low * inner), high / inner)
+        if self.axis == "concurrency":
+            load = math.floor(load) if away < 0 else max(load, math.floor(edge.load) + 1)
+            if high - low >= _BETWEEN:  # a number that was not tried
+                load = min(max(load, low + 1), high - 1)
+        return self._round_load(load)
+
+    def _repeat_run(self) -> NextRun | None:
+        """Return the last run again if it was disturbed, or longer if only samples are missing; else None.
+
+        None too if the load has had two such runs, or disturbed runs were repeated three times in all: what
+        disturbs them does not go away, or the client is the limit.
+        """
+        if not self.trials:
+            return None
+        nothing = Counter(trial.load for trial in self.trials if trial.disturbed or trial.short)
+        last = self.trials[-1]
+        spent = last.disturbed and sum(tries - 1 for tries in nothing.values()) >= _MOST_AGAIN
+        if not (last.disturbed or last.short) or nothing[last.load] >= _TRIES or spent:
+            return None
+        least_s, _ = self.find_least_run(last.load)
+        if last.disturbed:
+            again_s = _round_up_s(max(least_s, last.duration_s))
+            return NextRun(last.load, again_s, "again: it was disturbed")
+        times = 1.0  # as long, until each objective has samples for a bound
+        for each in last.objectives:
+            observed = last.count_observed(each)
+            if each.bound is None and observed > 0:
+                times = max(times, _add_spare(_count_samples_to_pass(each.objective)) / observed)
+        enough_s = max(least_s, last.duration_s * times)
+        return NextRun(last.load, _round_up_s(enough_s), "longer: its samples were too few")
+
+    def _choose_run_length(self, load: float) -> tuple[float, str]:
+        """Return the seconds of a run at a load, and what makes it so long, in words.
+
+        They suffice for its samples within its share of the budget, but are never less than the shortest
+        run's.
+        """
+        samples, runs = self._choose_samples(load), self.most_runs - len(self.trials)
+        wanted_s = samples / self._estimate_requests_per_s(load)
+        share_s = self._left_s / (runs if self.edge is None else min(_SPREAD_OVER, runs))
+        of_samples = (
+            format_count(math.ceil(samples), "request") if wanted_s <= share_s else "a share of the budget"
+        )
+        return max(self.find_least_run(load), (min(wanted_s, share_s), of_samples))
+
+    def _choose_samples(self, load: float) -> float:
+        """Return how many samples the next run should have: few while no edge is known, more at a repeat.
+
+        Near an edge it has a share of the samples still missing for the width, at least four times as many as
+        far away. Few too where shares jump and samples are independent.
+        """
+        few = max(
+            *(_LEAST_OVER / compute_allowed_share(each) for each in self.objectives),
+            *map(_count_samples_to_pass, self.objectives),
+            _FEWEST,
+        )
+        if (edge := self.edge) is None:
+            again = sum(trial.load == load for trial in self.trials)  # that did not tell enough
+            return few * min(_GROWTH**again, _MOST_TIMES)
+        if edge.slope > _JUMP and edge.dispersion < _ALIKE:
+            return few
+        longest = max(max((each.samples for each in trial.objectives), default=0) for trial in self.trials)
+        most = min(_GROWTH * longest, _MOST_TIMES * few)
+        width = edge.width if edge.width == edge.width else math.inf
+        missing = edge.samples * ((width / (_AIM * self.within)) ** 2 - 1)
+        runs = min(_SPREAD_OVER, self.most_runs - len(self.trials))
+        return max(min(missing / runs, most), _NEAR_TIMES * few)
+
+    def _estimate_requests_per_s(self, load: float) -> float:
+        """Estimate how many requests per second end at a load, rather too few.
+
+        That is a rate itself; a concurrency's is scaled from the nearest run, else √load ÷ the time of one
+        alone.
+        """
+        if self.axis == "rate":
+            return load
+        timed = [trial for trial in self.trials if trial.requests_per_s]
+        if not timed:
+            # How far one user's speed goes up with more of them is not known: as the root, in between.
+            return math.sqrt(load) / self.alone_s if self.alone_s else load
+        # Of several at one load the slowest, so that none of the next ones is too short to tell.
+        nearest = min(timed, key=lambda trial: (abs(math.log(trial.load / load)), trial.requests_per_s))
+        return (nearest.requests_per_s or 0.0) * min(1.0, load / nearest.load)
+
+    def _find_ends(self, edge: EdgeFit) -> tuple[float, float]:
+        """Return the edge's interval; over concurrency single runs give an end that is NaN in the edge.
+
+        The lower one is the load up to which all runs passed, else none was above the limit; the upper is one
+        below the load from which all were. An end stays NaN if no run gives it.
+        """
+        low, high = edge.low, edge.high
+        if self.axis == "concurrency":
+            if math.isnan(low):
+                low = self._find_load_below(lambda trial: not trial.passed)
+            if math.isnan(low):
+                low = self._find_load_below(lambda trial: trial.beyond)
+            if math.isnan(high):
+                last = max(trial.load for trial in self._below)
+                high = min((trial.load - 1 for trial in self._over if trial.load > last), default=math.nan)
+        return min(low, edge.load), max(high, edge.load)  # NaN stays
+
+    def _find_load_below(self, failed: Callable[[Trial], bool]) -> float:
+        """Return the highest load that lies below every load of a counted run that `failed`; else NaN."""
+        first = min((trial.load for trial in self._counted if failed(trial)), default=math.inf)
+        return max((trial.load for trial in self._counted if trial.load < first), default=math.nan)
+
+    def _round_load(self, load: float) -> float:
+        """Return a rate rounded to four digits, or a concurrency to a whole number, within the bounds."""
+        few = float(f"{load:.{_DIGITS}g}") if self.axis == "rate" else max(round(load), 1)
+        return min(max(few, self.lowest), self.highest)
+
+    def _round_known(self, load: float) -> float | None:
+        """Return a load, of concurrency rounded down; None if it is NaN, or below one request."""
+        if math.isnan(load):
+            return None
+        if self.axis == "rate":
+            return load
+        return float(math.floor(load)) if load >= 1 else None  # below one request in flight there is no load
 
 
 def _round_up_s(seconds: float) -> float:
@@ -155,254 +458,13 @@ def _add_spare(needed: int) -> int:
     return math.ceil(needed + _SPARE * math.sqrt(needed))
 
 
-def find_least_run(settings: SearchSettings, trials: Sequence[Trial], load: float) -> tuple[float, str]:
-    """Return the seconds of the shortest run at a load, and what makes it so long, in words.
-
-    It has enough requests to pass, and lasts `least_run_s`, else 60 s and ten times the P99 of E2EL of the
-    run at the nearest load, or of one request alone.
-    """
-    count = _add_spare(max(map(_count_samples_to_pass, settings.objectives)))
-    reasons = {format_count(count, "request"): count / _estimate_requests_per_s(settings, trials, load)}
-    if settings.least_run_s is not None:
-        reasons["--min-duration"] = settings.least_run_s
-    else:
-        slowest_s = settings.alone_s or 0.0
-        if timed := [trial for trial in trials if trial.p99_e2el_s is not None]:
-            slowest_s = min(timed, key=lambda trial: abs(math.log(trial.load / load))).p99_e2el_s or 0.0
-        reasons["the shortest run"] = _LEAST_RUN_S
-        reasons[f"{_E2EL_TIMES:g} times E2EL"] = _E2EL_TIMES * slowest_s
-    why = max(reasons, key=lambda reason: reasons[reason])
-    return reasons[why], why
-
-
-def fit_edges(settings: SearchSettings, trials: Sequence[Trial]) -> list[EdgeFit | None]:
-    """Fit the edge of each objective; None where no run is above it, or none below.
-
-    Disturbed and empty runs are left out; an unusable one counts as 1,000 samples, all above the limit.
-    """
-    edges = []
-    for at, objective in enumerate(settings.objectives):
-        points = []
-        for trial in (each for each in trials if not each.disturbed):
-            if not trial.usable:
-                points.append(EdgePoint(trial.load, ((_NO_SHARE, _NO_SHARE),)))
-            elif (evidence := trial.objectives[at]).samples:
-                points.append(EdgePoint(trial.load, list_parts(evidence), evidence.dispersion))
-        is_s_shaped = SELECTABLE[objective.metric].phase == "token"
-        edges.append(fit_edge(points, compute_allowed_share(objective), is_s_shaped))
-    return edges
-
-
-def find_limiting_edge(settings: SearchSettings, trials: Sequence[Trial]) -> EdgeFit | None:
-    """Return the lowest edge of all objectives, its interval widened to the lowest ends of theirs.
-
-    Over concurrency it reaches at least from the load below all that failed to the one below the first that
-    did. None without an edge, or if every undisturbed run is beyond it.
-    """
-    known = [edge for edge in fit_edges(settings, trials) if edge is not None]
-    if not known or all(trial.beyond for trial in trials if not trial.disturbed):
-        return None
-    lowest = min(known, key=lambda edge: edge.load)
-    # A NaN stays: what is not known of one is not known of the lowest.
-    low = min((edge.low for edge in known), key=lambda low: low if low == low else -math.inf)
-    high = min((edge.high for edge in known), key=lambda high: high if high == high else math.inf)
-    if settings.axis == "concurrency":
-        first = min((trial.load for trial in trials if trial.beyond), default=math.inf)
-        last = find_load_below([each for each in trials if not each.disturbed], lambda trial: trial.beyond)
-        # None in between was tried, and no line through shares that jump is to be trusted there. NaN stays.
-        low, high = (last if low > last else low), (first - 1 if high < first - 1 else high)
-    return msgspec.structs.replace(lowest, low=low, high=high)
-
-
-def is_narrow(settings: SearchSettings, edge: EdgeFit) -> bool:
-    """Whether the interval's width is at most `within`; over concurrency one whole number always is."""
-    if math.isnan(edge.low) or math.isnan(edge.high):
-        return False
-    one = settings.axis == "concurrency" and math.floor(edge.low) == math.floor(edge.high)
-    return one or edge.width <= settings.within
-
-
-def find_load_below(trials: Sequence[Trial], failed: Callable[[Trial], bool]) -> float:
-    """Return the highest load that lies below every load of a trial that `failed`; NaN if there is none."""
-    first = min((trial.load for trial in trials if failed(trial)), default=math.inf)
-    return max((trial.load for trial in trials if trial.load < first), default=math.nan)
-
-
-def _choose_next_load(
-    settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None
-) -> float | SearchEnd:
-    """Return the next load, below any that the client could not send, or why the search is over."""
-    if not trials:
-        return _round_load(settings, settings.start)
-    load = _choose_load(settings, trials, edge)
-    # The lowest load that the client could not send, unless it did send as much in another run.
-    sent = max((trial.load for trial in trials if trial.usable), default=0.0)
-    unsent = (trial.load for trial in trials if trial.disturbed and trial.load > sent)
-    ceiling = min(unsent, default=math.inf)
-    if isinstance(load, str) or load < ceiling:
-        return load
-    return _choose_load_below_client(settings, trials, ceiling)
-
-
-def _choose_load(
-    settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None
-) -> float | SearchEnd:
-    """Return the next load, if the client could send any, or why the search is over.
-
-    It goes up while no run is beyond, down while none is below or no edge is known, then to near the edge.
-    Inf if all runs were disturbed. "within" needs a narrow interval, and a run close below that seems to meet
-    all.
-    """
-    below = [trial for trial in trials if not trial.beyond and not trial.disturbed]
-    over = [trial for trial in trials if trial.beyond]
-    if not below and not over:
-        return math.inf  # the client was the limit of all
-    if not over:
-        return _raise_load(settings, below)
-    if not below or edge is None:
-        return _lower_load(settings, over)
-    if is_narrow(settings, edge):
-        limit = math.floor(edge.load) if settings.axis == "concurrency" else edge.load
-        reach = limit * math.exp(-_CONFIRMED / edge.slope)
-        if any(
-            trial.seems_met and trial.load >= min(reach, limit / (1 + settings.within)) for trial in trials
-        ):
-            return "within"
-        return _round_load(settings, edge.load * math.exp(-1 / edge.slope))
-    return _choose_load_near_edge(settings, trials, edge)
-
-
-def _choose_load_below_client(
-    settings: SearchSettings, trials: Sequence[Trial], ceiling: float
-) -> float | SearchEnd:
-    """Return a load between the highest usable one and `ceiling`, which the client could not send.
-
-    "client-limited" if there is no load in between, or not by more than `within`.
-    """
-    below = [trial.load for trial in trials if trial.usable and trial.load < ceiling]
-    if not below:
-        if ceiling <= settings.lowest:
-            return "client-limited"
-        return _round_load(settings, max(ceiling / STEP, settings.lowest))
-    top = max(below)
-    between = _round_load(settings, math.sqrt(top * ceiling))
-    done = top * (1 + settings.within) >= ceiling or between in (top, ceiling)
-    return "client-limited" if done else between
-
-
-def _raise_load(settings: SearchSettings, below: Sequence[Trial]) -> float | SearchEnd:
-    """Return a load above all measured ones: 1.5 times the highest near the edge, else 4 times.
-
-    At the search's bound it is that again, or "everything-passes" if a run there passed.
-    """
-    top = max(below, key=lambda trial: trial.load)
-    if top.load < settings.highest:
-        near = any(
-            compute_share_over(each) > _SOME * compute_allowed_share(each.objective)
-            for each in top.objectives
-        )
-        return _round_load(settings, min(top.load * (_SMALL_STEP if near else STEP), settings.highest))
-    passed = any(trial.passed for trial in below if trial.load == top.load)
-    return "everything-passes" if passed else _round_load(settings, top.load)
-
-
-def _lower_load(settings: SearchSettings, over: Sequence[Trial]) -> float | SearchEnd:
-    """Return the lowest load in `over` ÷ 1.5 near the edge, else ÷ 4; "nothing-passes" if at the bound."""
-    bottom = min(over, key=lambda trial: trial.load)
-    if bottom.load <= settings.lowest:
-        return "nothing-passes"
-    near = bottom.usable and all(compute_share_over(each) < _MOST for each in bottom.objectives)
-    return _round_load(settings, max(bottom.load / (_SMALL_STEP if near else STEP), settings.lowest))
-
-
-def _choose_load_near_edge(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit) -> float:
-    """Return a load near the edge: below it if the last run was above, and the other way round.
-
-    It keeps away from the ends of the bracket, and is an untried whole number over concurrency if there is
-    one.
-    """
-    away = min(_AWAY / edge.slope, math.log(_SMALL_STEP))
-    away = -away if trials[-1].load > edge.load else away
-    load = edge.load * math.exp(away)
-    low = max(trial.load for trial in trials if not trial.beyond and not trial.disturbed)
-    high = min((trial.load for trial in trials if trial.beyond and trial.load > low), default=math.inf)
-    if low < load and high < math.inf:
-        inner = (high / low) ** _INNER
-        load = min(max(load, low * inner), high / inner)
-    if settings.axis == "concurrency":
-        load = math.floor(load) if away < 0 else max(load, math.floor(edge.load) + 1)
-        if high - low >= _BETWEEN:  # a number that was not tried
-            load = min(max(load, low + 1), high - 1)
-    return _round_load(settings, load)
-
-
-def _choose_samples(
-    settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None, load: float
-) -> float:
-    """Return how many samples the next run should have: few while no edge is known, more at a repeated load.
-
-    Near an edge it has a share of the samples still missing for the width, at least four times as many as far
-    away. Few too where shares jump and samples are independent.
-    """
-    few = max(
-        *(_LEAST_OVER / compute_allowed_share(each) for each in settings.objectives),
-        *map(_count_samples_to_pass, settings.objectives),
-        _FEWEST,
-    )
-    if edge is None:
-        again = sum(trial.load == load for trial in trials)  # that did not tell enough
-        return few * min(_GROWTH**again, _MOST_TIMES)
-    if edge.slope > _JUMP and edge.dispersion < _ALIKE:
-        return few
-    longest = max(max((each.samples for each in trial.objectives), default=0) for trial in trials)
-    most = min(_GROWTH * longest, _MOST_TIMES * few)
-    width = edge.width if edge.width == edge.width else math.inf
-    missing = edge.samples * ((width / (_AIM * settings.within)) ** 2 - 1)
-    runs = min(_SPREAD_OVER, settings.most_runs - len(trials))
-    return max(min(missing / runs, most), _NEAR_TIMES * few)
-
-
-def _estimate_requests_per_s(settings: SearchSettings, trials: Sequence[Trial], load: float) -> float:
-    """Estimate how many requests per second end at a load, rather too few.
-
-    That is a rate itself; a concurrency's is scaled from the nearest run, else √load ÷ the time of one alone.
-    """
-    if settings.axis == "rate":
-        return load
-    timed = [trial for trial in trials if trial.requests_per_s]
-    if not timed:
-        # How far one user's speed goes up with more of them is not known: as the root, in between.
-        return math.sqrt(load) / settings.alone_s if settings.alone_s else load
-    # Of several at one load the slowest, so that none of the next ones is too short to tell.
-    nearest = min(timed, key=lambda trial: (abs(math.log(trial.load / load)), trial.requests_per_s))
-    return (nearest.requests_per_s or 0.0) * min(1.0, load / nearest.load)
-
-
-def _round_load(settings: SearchSettings, load: float) -> float:
-    """Return a rate rounded to four digits, or a concurrency to a whole number, within the bounds."""
-    few = float(f"{load:.{_DIGITS}g}") if settings.axis == "rate" else max(round(load), 1)
-    return min(max(few, settings.lowest), settings.highest)
+def _find_most_over(trial: Trial) -> int:
+    """Return the index of the objective that a trial exceeds by most, as a multiple of its limit."""
+    excess = [each.objective.measure_excess(each.value) for each in trial.objectives]
+    return max(range(len(excess)), key=lambda at: -math.inf if math.isnan(excess[at]) else excess[at])
 
 
 _ROUNDING = 1e-9
-
-
-class SearchSettings(msgspec.Struct, frozen=True):
-    """The objectives that are searched for, between which loads, how closely and at what cost.
-
-    Loads are requests per second or, over concurrency, whole numbers of requests in flight.
-    """
-
-    axis: LoadAxis
-    objectives: tuple[Objective, ...]
-    start: float
-    lowest: float
-    highest: float
-    within: float = 0.05
-    budget_s: float | None = None
-    most_runs: int = 12
-    least_run_s: float | None = None  # of one run; None: 60 s, or ten times the P99 of E2EL if that is longer
-    alone_s: float | None = None  # that one request takes, alone on the server; None: not known
 
 
 class Trial(msgspec.Struct, frozen=True):

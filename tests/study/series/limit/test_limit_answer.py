@@ -1,4 +1,4 @@
-"""Where the evidence of a run that fails points to, by the figures of its server."""
+"""What a search answers: where the evidence of a run that fails points to, and its limit per kilowatt."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from loadgen.facts.run_facts import Client
 from loadgen.figures.objectives import Objective, ObjectiveEvidence
 from loadgen.server.server_counters import ServerLatency, ServerSample, ServerWindow
 from loadgen.study.limit_record import LimitEstimate, LimitRun
-from loadgen.study.series.limit.limit_answer import (
+from loadgen.study.series.limit.limit_search import (
     divide_by_power,
     estimate_power,
     find_bottleneck,
     make_answer,
-    measure_efficiency,
     measure_headroom,
 )
-from loadgen.study.series.limit.search import SearchSettings, Trial
+from loadgen.study.series.limit.search import Search, Trial
 
 TTFT, TPOT = Objective("ttft", 99, 500), Objective("tpot", 99, 50)
 E2EL = Objective("e2el", 90, 1000)
@@ -48,7 +47,6 @@ def queued(mean_ms: float) -> ServerWindow:
         pytest.param(TTFT, window(9.0), "queue", id="requests wait"),
         pytest.param(TTFT, window(0.0), "prefill", id="none waits"),
         pytest.param(TPOT, window(9.0), "decode", id="tokens late"),
-        pytest.param(Objective("tps_user", 10, 30), window(9.0), "decode", id="users slow"),
         pytest.param(Objective("prefill_speed", 10, 30), window(0.0), "prefill", id="prompts slow"),
         pytest.param(TTFT, queued(60.0), "queue", id="TTFT is waiting"),
         pytest.param(TTFT, queued(10.0), "prefill", id="TTFT is prefill"),
@@ -88,6 +86,7 @@ def test_headroom_without_a_self_test_is_by_the_busiest_cpu() -> None:
 
 
 LIMIT = LimitEstimate(value=40, low=36, high=44)
+POWER = LimitEstimate(value=500, low=480, high=525)
 
 
 def at(load: float, watts: float | None, **changes: Any) -> LimitRun:
@@ -109,55 +108,24 @@ def at(load: float, watts: float | None, **changes: Any) -> LimitRun:
 def test_power_is_that_of_whole_runs_near_the_limit(runs: list[LimitRun], watts: float | None) -> None:
     found = estimate_power(runs, LIMIT)
     assert (None if found is None else found.value) == (None if watts is None else pytest.approx(watts))
+    assert estimate_power(runs, LimitEstimate(value=None, low=36, high=44)) is None
 
 
 def test_one_run_has_power_without_an_interval() -> None:
-    assert estimate_power([at(40, 500)], LIMIT) == LimitEstimate(value=500, low=None, high=None)
-    made = measure_efficiency([at(40, 500)], LIMIT)["per_kw"]
-    assert made == LimitEstimate(value=80, low=None, high=None)
+    power_w = estimate_power([at(40, 500)], LIMIT)
+    assert power_w == LimitEstimate(value=500, low=None, high=None)
+    assert divide_by_power(LIMIT, power_w) == LimitEstimate(value=80, low=None, high=None)
 
 
-def test_the_interval_has_both_spreads() -> None:
-    made = divide_by_power(LIMIT, LimitEstimate(value=500, low=480, high=525))
+@loop_over(("low", "high"), [(36, 44), (None, 44), (36, None)])
+def test_the_interval_has_both_spreads_of_ends_that_are_known(low: float | None, high: float | None) -> None:
+    made = divide_by_power(LimitEstimate(value=40, low=low, high=high), POWER)
+    down = math.hypot(math.log(40 / (low or 1)), math.log(525 / 500))
+    up = math.hypot(math.log((high or 1) / 40), math.log(500 / 480))
     assert made is not None
     assert made.value == 80
-    assert made.low == pytest.approx(80 * math.exp(-math.hypot(math.log(40 / 36), math.log(525 / 500))))
-    assert made.high == pytest.approx(80 * math.exp(math.hypot(math.log(44 / 40), math.log(500 / 480))))
-
-
-@loop_over(
-    ("limit", "known"),
-    [
-        (LimitEstimate(value=40, low=None, high=44), (False, True)),
-        (LimitEstimate(value=40, low=36, high=None), (True, False)),
-    ],
-)
-def test_an_end_that_is_not_known_stays_unknown(limit: LimitEstimate, known: tuple[bool, bool]) -> None:
-    made = divide_by_power(limit, LimitEstimate(value=500, low=480, high=525))
-    assert made is not None
-    assert (made.low is not None, made.high is not None) == known
-
-
-@loop_over("limit", [None, LimitEstimate(value=None, low=36, high=44)])
-def test_without_a_limit_there_is_nothing_per_kilowatt(limit: LimitEstimate | None) -> None:
-    assert measure_efficiency([at(40, 500)], limit) == {"power_w": None, "per_kw": None}
-
-
-def test_a_searchs_answer_has_the_limit_per_kilowatt() -> None:
-    settings = SearchSettings("concurrency", (Objective("tps_user", 10, 30),), 1, 1, 1024)
-    runs, trials = [], []
-    for load, over in ((36, 0), (38, 0), (39, 0), (40, 0), (41, 1200), (42, 1200), (44, 1200)):
-        runs.append(speed_run(load, load, 35, 31 if over == 0 else 25).model_copy(update={"power_w": 400.0}))
-        (figures,) = runs[-1].objectives
-        evidence = ObjectiveEvidence(
-            settings.objectives[0], figures.samples, over, 35, figures.bound, ((120, over // 10),) * 10
-        )
-        trials.append(Trial(load, 60, 60, (evidence,), requests_per_s=load))
-    answer = make_answer(settings, runs, trials)
-    assert answer["limit"].value == 40
-    assert [getattr(answer["power_w"], end) for end in ("value", "low", "high")] == pytest.approx([400.0] * 3)
-    assert answer["per_kw"].value == pytest.approx(100)
-    assert answer["per_kw"].low == pytest.approx(100 * answer["limit"].low / 40)
+    assert made.low == (low and pytest.approx(80 * math.exp(-down)))
+    assert made.high == (high and pytest.approx(80 * math.exp(up)))
 
 
 def test_the_interval_covers_the_truth() -> None:
@@ -165,7 +133,24 @@ def test_the_interval_covers_the_truth() -> None:
     for _ in range(times):
         value = 40 * math.exp(random.normal(0, 0.02))
         limit = LimitEstimate(value=value, low=value * math.exp(-0.0392), high=value * math.exp(0.0392))
-        runs = [at(value, 500 * math.exp(random.normal(0, 0.01))) for _ in range(4)]
-        made = measure_efficiency(runs, limit)["per_kw"]
-        covered += made.low <= 80 <= made.high
+        power_w = estimate_power([at(value, 500 * math.exp(random.normal(0, 0.01))) for _ in range(4)], limit)
+        made = divide_by_power(limit, power_w or POWER)
+        covered += made is not None and (made.low or 99) <= 80 <= (made.high or 0)
     assert 0.93 <= covered / times <= 0.99
+
+
+def test_a_searchs_answer_has_the_limit_per_kilowatt() -> None:
+    goal = Objective("tps_user", 10, 30)
+    runs, trials = [], []
+    for load, over in ((36, 0), (38, 0), (39, 0), (40, 0), (41, 1200), (42, 1200), (44, 1200)):
+        runs.append(speed_run(load, load, 35, 31 if over == 0 else 25).model_copy(update={"power_w": 400.0}))
+        (figures,) = runs[-1].objectives
+        evidence = ObjectiveEvidence(
+            goal, figures.samples, over, 35, figures.bound, ((120, over // 10),) * 10
+        )
+        trials.append(Trial(load, 60, 60, (evidence,), requests_per_s=load))
+    answer = make_answer(Search("concurrency", (goal,), 1, 1, 1024, trials=tuple(trials)), runs)
+    assert answer["limit"].value == 40
+    assert [getattr(answer["power_w"], end) for end in ("value", "low", "high")] == pytest.approx([400.0] * 3)
+    assert answer["per_kw"].value == pytest.approx(100)
+    assert answer["per_kw"].low == pytest.approx(100 * answer["limit"].low / 40)

@@ -17,7 +17,7 @@ from loadgen.run import session
 from loadgen.study.limit_record import LimitRecord, LimitRun
 from loadgen.study.series.limit.limit_command import continue_search, find_failing_search
 from loadgen.study.series.limit.limit_search import check_budget, estimate_time
-from loadgen.study.series.limit.search import NextRun, SearchSettings, choose_next_run, estimate_first_run
+from loadgen.study.series.limit.search import NextRun, Search
 
 PACED = "jetson-thor/qwen3-8b-bf16"  # slow enough for a client of processes to hold any load
 SLO = ["--slo", "ttft p99 < 500ms"]
@@ -90,75 +90,48 @@ def test_an_objective_is_missed_where_no_load_passes(
 
 
 @loop_over(
-    ("start", "budget_s", "goal", "said", "advice"),
-    [
-        (0.05, 100, 99, "100s", ["--budget 385m"]),
-        (7.7, 100, 99, "100s", ["--budget 155s"]),
-        (100, 100, 90, "100s", ["--budget 137s", "--min-duration 48s"]),
-        (100, 120, 99, "120s", ["--budget 137s", "--min-duration 58s"]),
-        (0.3, 600, 99, "10m", ["--budget 65m", "P90 in place of higher percentiles"]),
-    ],
+    ("start", "budget_s", "advised"),
+    [(0.05, 100, "385m"), (7.7, 100, "155s"), (100, 100, "137s"), (100, 600, "")],
 )
 def test_a_budget_too_small_for_two_runs_gets_advice_that_works(
-    start: float, budget_s: float, goal: float, said: str, advice: list[str]
+    start: float, budget_s: float, advised: str
 ) -> None:
-    objective = Objective("ttft", goal, 500)
-    small = SearchSettings("rate", (objective,), start=start, lowest=0.01, highest=9e9, budget_s=budget_s)
-    with pytest.raises(UsageError) as refused:
-        check_budget(small)
-    text = str(refused.value)
-    assert text.startswith(f"--budget {said} is too small")
-    assert text.partition(": give ")[2].split(" or ") == advice
-    for one in advice:  # each of them, typed
-        flag, _, value = one.partition(" ")
-        if flag == "--budget":
-            check_budget(replace(small, budget_s=parsing.parse_seconds(value)))
-        elif flag == "--min-duration":
-            check_budget(replace(small, least_run_s=parsing.parse_seconds(value)))
-        else:
-            check_budget(replace(small, objectives=(objective.ease(90),)))
+    small = Search("rate", (Objective("ttft", 99, 500),), start, 0.01, 9e9, budget_s=budget_s)
+    if advised:
+        with pytest.raises(UsageError, match=f"--budget 100s is too small .*: give --budget {advised}$"):
+            check_budget(small)
+        small = replace(small, budget_s=parsing.parse_seconds(advised))
+    check_budget(small)
 
 
 @loop_over(
-    ("percentiles", "start", "budget_s", "words"),
+    ("percentile", "start", "budget_s", "words"),
     [
         (
-            (99,), 0.05, 36000,
+            99, 0.05, 36000,
             "at least 3 h 38 min in two runs, the first of 2 h 55 min (524 requests), at most 10 h 00 min "
-            "(--budget); with P90 in place of P99 at least 55 min",
+            "(--budget)",
         ),
         (
-            (95, 99.9), 1, None,
-            "at least 3 h 07 min in two runs, the first of 2 h 47 min (10,000 requests); with P90 in place "
-            "of P95 and P99.9 at least 9 min",
-        ),
-        (
-            (99,), 100, 1800,
+            99, 100, 1800,
             "at least 2 min in two runs, the first of 60 s (the shortest run), at most 30 min (--budget)",
         ),
         (
-            (90,), 1, 1800,
+            90, 1, 1800,
             "at least 4 min in two runs, the first of 2 min (a share of the budget), at most 30 min "
             "(--budget)",
         ),
-        ((90,), 0.05, None, "at least 2 h 52 min in two runs, the first of 2 h 47 min (500 requests)"),
+        (90, 0.05, None, "at least 2 h 52 min in two runs, the first of 2 h 47 min (500 requests)"),
     ],
 )  # fmt: skip
 def test_before_its_first_run_a_search_says_what_it_takes(
-    percentiles: tuple[float, ...], start: float, budget_s: float | None, words: str
+    percentile: float, start: float, budget_s: float | None, words: str
 ) -> None:
-    goals = tuple(Objective("ttft", percentile, 500) for percentile in percentiles)
-    settings = SearchSettings("rate", goals, start=start, lowest=0.01, highest=4096, budget_s=budget_s)
-    assert estimate_time(settings) == words
-    first = choose_next_run(settings, ())
+    asked = Search("rate", (Objective("ttft", percentile, 500),), start, 0.01, 4096, budget_s=budget_s)
+    assert estimate_time(asked) == words
+    first = asked.choose_next_run()
     assert isinstance(first, NextRun)
-    assert first.duration_s == pytest.approx(estimate_first_run(settings)[0], abs=0.1)
-
-
-def test_a_floors_cheaper_percentile_is_on_its_own_side() -> None:
-    goals = Objective("tps_user", 1, 30), Objective("ttft", 99, 500)
-    settings = SearchSettings("rate", goals, start=1, lowest=0.01, highest=4096)
-    assert "; with P10 and P90 in place of P1 and P99 at least " in estimate_time(settings)
+    assert first.duration_s == pytest.approx(asked.estimate_first_run()[0], abs=0.1)
 
 
 def test_a_search_goes_on_with_the_bounds_that_are_asked_now() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.bars import limits_floors
-from benchmarks.bars.limits import CASES, Case, searched, show_evidence
+from benchmarks.bars.limits import CASES, Case, search_virtually, searched, show_evidence
 from benchmarks.simulated.engine import Engine, trial
 from benchmarks.simulated.queue import compute_share_over, utilisation_at, waits_s
 from builders.loops import loop_over
@@ -17,8 +17,7 @@ from loadgen.figures.objectives import Objective, judge_objectives
 from loadgen.figures.per_request import MetricOptions
 from loadgen.records.record import Record, Records
 from loadgen.study.series.limit import search
-from loadgen.study.series.limit.limit_answer import estimate_limit
-from loadgen.study.series.limit.search import NextRun, SearchSettings, Trial
+from loadgen.study.series.limit.search import NextRun, Search
 from loadgen_servers.engine.scheduler import Limits, Scheduler
 from loadgen_servers.engine.step_times import FittedTiming
 
@@ -126,14 +125,14 @@ ENGINE = Engine(
 )
 def test_the_default_budget_is_enough_for_a_limit_of_streams(metric: str, rank: float, limit: float) -> None:
     objective, random = Objective(metric, rank, limit), np.random.default_rng(1)
-    settings = SearchSettings("concurrency", (objective,), 1, 1, 65536, budget_s=1800, alone_s=1.0)
-    trials: list[Trial] = []
-    while not isinstance(step := search.choose_next_run(settings, trials), str):
-        sent = ENGINE.in_flight(int(step.load), step.duration_s, random)
-        trials.append(trial(step, sent, settings.objectives))
-    found = estimate_limit(settings, trials)
-    assert (step, len(trials) <= 12) == ("within", True)
-    assert math.fsum(each.took_s for each in trials) <= 1800
+    asked = Search("concurrency", (objective,), 1, 1, 65536, budget_s=1800, alone_s=1.0)
+    done, ended = search_virtually(
+        asked,
+        lambda run: trial(run, ENGINE.in_flight(int(run.load), run.duration_s, random), (objective,)),
+    )
+    found = done.limit
+    assert (ended, len(done.trials) <= 12) == ("within", True)
+    assert math.fsum(each.took_s for each in done.trials) <= 1800
     assert found is not None
     assert found.low is not None
     assert found.high is not None
