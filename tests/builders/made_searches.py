@@ -73,8 +73,11 @@ def serve_disturbed() -> Server:
     return measure
 
 
-def serve_noisy(objective: Objective, spread: float, seed: int) -> Server:
-    """Samples are lognormal; their median goes with the load, and drifts from run to run. The limit is 40."""
+def serve_noisy(objective: Objective, spread: float, seed: int, floor: float = 0.0) -> Server:
+    """Samples are lognormal; their median goes with the load, and drifts from run to run. The limit is 40.
+
+    `floor` is the share of samples above the limit at any load.
+    """
     sigma, random = 0.5, np.random.default_rng(seed)
 
     def measure(run: NextRun) -> Trial:
@@ -82,6 +85,7 @@ def serve_noisy(objective: Objective, spread: float, seed: int) -> Server:
         quantile = NormalDist().inv_cdf(objective.percentile / 100)  # it is at its limit there
         drift = random.normal(0, spread * 0.1)
         share = NormalDist().cdf(math.log(run.load / 40) / sigma - quantile + drift / sigma)
+        share = floor + (1 - floor) * share
         counts = [(size, int(random.binomial(size, share))) for size in [count // 10] * 10]
         samples, over = sum(size for size, _ in counts), sum(over for _, over in counts)
         bound_ms = objective.limit * (0.99 if over < 0.005 * samples else 1.01)
@@ -123,6 +127,8 @@ def list_searches() -> dict[str, tuple[Search, Server]]:
         "a cold server": (RATE, serve_cold),
         "a wide queue": (queued, serve_noisy(TTFT, 1.0, 3)),
         "a narrow queue": (queued, serve_noisy(TTFT, 0.05, 4)),
+        "a queue with a floor": (replace(queued, within=0.1), serve_noisy(TTFT, 0.05, 5, floor=0.05)),
+        "users with a floor": (STREAMS, serve_noisy(TPOT, 0.05, 6, floor=0.005)),
     }
 
 

@@ -26,19 +26,6 @@ def fit(points: list[EdgePoint], allowed: float, is_s_shaped: bool = False) -> E
     return found
 
 
-def test_the_edge_lies_between_half_and_twice_the_allowed_share() -> None:
-    found = fit([point(9, 40_000, 200), point(11, 40_000, 800)], 0.01)
-    assert found.load == pytest.approx(math.sqrt(99), rel=0.01)
-    assert 9 < found.low < found.load < found.high < 11
-
-
-def test_a_jump_from_none_to_all_has_the_interval_between_both() -> None:
-    found = fit([point(8, 1000, 0), point(9, 1000, 1000)], 0.01)
-    assert found.load == pytest.approx(math.sqrt(72), rel=0.01)
-    assert found.low == pytest.approx(8, rel=0.01)
-    assert found.high == pytest.approx(9, rel=0.01)
-
-
 @loop_over(
     "runs",
     [
@@ -59,36 +46,10 @@ def test_samples_that_depend_on_each_other_widen_the_interval() -> None:
     assert queued.width > 3 * even.width
 
 
-def test_counts_that_come_together_are_as_a_dispersion() -> None:
-    together = EdgePoint(11, ((4000, 0),) + ((4000, 400), (4000, 0)) * 4 + ((4000, 0),))
-    found = fit([point(9, 40_000, 200), together], 0.01)
-    assert found.dispersion > 20
-
-
-def test_the_first_part_of_a_run_is_left_out() -> None:
-    runs = [EdgePoint(9, ((1000, 900), (1000, 1), (1000, 1))), point(11, 3000, 300)]
-    found = fit(runs, 0.01)
-    assert found.load > 9
-
-
 def test_a_share_that_stays_at_a_third_does_not_move_the_edge() -> None:
     runs = [point(51, 1400, 0), point(52, 1400, 390), point(64, 2100, 620)]
     found = fit([point(4, 1700, 0), point(16, 2500, 0), *runs], 0.01)
     assert 51 <= found.low < found.high <= 52.1
-
-
-@loop_over(
-    ("at_8", "least", "most"),
-    [
-        pytest.param((52, 52), 1.0, 1.0, id="alike"),
-        pytest.param((42, 62), 1.0, 1.5, id="by chance"),
-        pytest.param((104, 0), 20.0, 100.0, id="contradict each other"),
-    ],
-)
-def test_runs_vary_as_much_as_they_differ(at_8: tuple[int, int], least: float, most: float) -> None:
-    runs = [point(7, 1200, 12), point(9, 1300, 269), *(point(8, 1040, over) for over in at_8)]
-    found = fit(runs, 0.05)
-    assert least <= found.dispersion <= most
 
 
 def test_runs_that_contradict_each_other_widen_the_interval() -> None:
