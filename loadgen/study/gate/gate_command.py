@@ -1,19 +1,24 @@
 """`loadgen gate`: is a new build slower than its base? The exit code says.
 
 Runs are given, or both arms of a campaign's file are measured in turn, pair by pair, until the gate knows.
+The result is for a terminal, a pipeline's summary, JUnit's readers, or JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
@@ -21,9 +26,10 @@ from loadgen.base import files
 from loadgen.base.errors import ExitCode, MeasureError, UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import Parser, parse_arguments
-from loadgen.base.passages import print_passages
+from loadgen.base.passages import Passage, print_passages, render_passages
 from loadgen.base.printing import add_json_flag, print_text
-from loadgen.base.text import format_count, format_json, quote_value
+from loadgen.base.tables import Table, make_table
+from loadgen.base.text import clean_line, format_count, format_json, quote_value
 from loadgen.figures.figure_table import parse_percentiles, percentile_name
 from loadgen.report.load_identity import Load
 from loadgen.settings import table
@@ -31,9 +37,8 @@ from loadgen.settings.server_settings import KeyOptions
 from loadgen.settings.setting import list_rows
 from loadgen.study.compare import comparison, model
 from loadgen.study.compare_command import report_unread
-from loadgen.study.gate import gate_record, gate_report, gate_sides
+from loadgen.study.gate import gate_record, gate_sides
 from loadgen.study.gate.gate_record import MOST_PAIRS, GateRecord, find_gate, list_choices, read_gate_record
-from loadgen.study.gate.gate_report import GateResult
 from loadgen.study.gate.gate_sides import ALLOWING
 from loadgen.study.gate.gate_verdict import (
     ALPHA,
@@ -43,6 +48,8 @@ from loadgen.study.gate.gate_verdict import (
     GateMetric,
     GateOutcome,
     GatePlan,
+    GateRow,
+    GateVerdict,
     judge_gate,
 )
 from loadgen.study.history.history_command import UnwrittenHistory, append_entry, make_entry, read_history
@@ -61,6 +68,66 @@ from loadgen.study.series.series_store import list_names, print_progress, show_r
 _SUMMARY = "GITHUB_STEP_SUMMARY"
 # Where pipelines put the commit that they build: GitHub, GitLab, Jenkins.
 _COMMITS = ("GITHUB_SHA", "CI_COMMIT_SHA", "GIT_COMMIT")
+
+INCOMPARABLE = "incomparable"
+_CODES = {
+    GateOutcome.NOT_SLOWER: ExitCode.FIGURES,
+    GateOutcome.SLOWER: ExitCode.SLOWER,
+    GateOutcome.UNDECIDED: ExitCode.UNDECIDED,
+}
+_SUITE = "loadgen gate"
+_NUMBERS = ("ratio", "low", "high", "level", "p")  # of a row in JSON
+
+
+class GateResult(msgspec.Struct, frozen=True):
+    """What a gate found: a verdict on each series, or the reasons why there is none."""
+
+    plan: GatePlan
+    verdict: GateVerdict | None = None  # None: the two cannot be compared
+    reasons: tuple[str, ...] = ()  # why they cannot
+    remarks: tuple[str, ...] = ()
+    directory: str = ""  # of the campaign that measured it; "": the runs were given
+
+    @property
+    def rows(self) -> tuple[GateRow, ...]:
+        """The verdict's rows; () without one."""
+        return () if self.verdict is None else self.verdict.rows
+
+    @property
+    def outcome(self) -> str:
+        """The outcome in words: not slower, slower, undecided, or incomparable."""
+        return INCOMPARABLE if self.verdict is None else self.verdict.outcome.value
+
+    @property
+    def code(self) -> ExitCode:
+        """The exit code of the outcome."""
+        return ExitCode.INCOMPARABLE if self.verdict is None else _CODES[self.verdict.outcome]
+
+    @property
+    def sentence(self) -> str:
+        """The outcome in one sentence."""
+        if self.verdict is None:
+            return f"{INCOMPARABLE}: {self.reasons[0]}"
+        rows = [row for row in self.rows if row.outcome is self.verdict.outcome]
+        if self.verdict.outcome is GateOutcome.UNDECIDED:
+            why = next((row.why for row in rows if row.why), "")
+            why = why or "more than 1,000 more runs would be needed: give a wider --margin, or longer runs"
+            if (more := self.verdict.more_pairs) is not None:
+                what = "pair" if all(row.series.paired for row in rows) else "run a side"
+                most = max(self.verdict.most_pairs or 0, more)
+                why = f"about {f'{more} to ' if most > more else ''}{_count(most, what)} more would decide"
+            return f"undecided: {why}"
+        of = ", ".join(dict.fromkeys(row.series.metric.name for row in rows))
+        margins = " or ".join(dict.fromkeys(f"{100 * row.series.metric.margin:g} %" for row in rows))
+        units = _count(self.verdict.pairs, "pair" if rows[0].series.paired else "run a side")
+        return f"{self.outcome} by more than {margins}: {of} ({units})"
+
+
+def _count(number: int, noun: str) -> str:
+    """Format a count of a noun whose first word takes the plural: 3 runs a side."""
+    first, _, rest = noun.partition(" ")
+    return " ".join(filter(None, (format_count(number, first), rest)))
+
 
 Measured = tuple[GateResult, tuple[Reported, ...], int]
 
@@ -215,7 +282,7 @@ def deliver_result(result: GateResult, runs: Sequence[Reported], given: argparse
     """
     code = result.code
     if given.history is not None and result.verdict is not None:
-        if (loads := len({row.series.load for row in result.verdict.rows})) > 1:
+        if (loads := len({row.series.load for row in result.rows})) > 1:
             raise UsageError(f"--history: a history is of one load, and this gate has {loads}")
         entry = make_entry(runs, label=given.label, verdict=result.outcome)
         commit = entry.commit or next(filter(None, map(os.environ.get, _COMMITS)), "")
@@ -224,8 +291,8 @@ def deliver_result(result: GateResult, runs: Sequence[Reported], given: argparse
         except UnwrittenHistory as error:
             print_text(f"loadgen: {error}", sys.stderr)
             code = code or ExitCode.UNWRITTEN
-    outputs = [(given.junit, gate_report.render_junit, False)]
-    outputs.append((os.environ.get(_SUMMARY), gate_report.render_markdown, True))
+    outputs = [(given.junit, render_junit, False)]
+    outputs.append((os.environ.get(_SUMMARY), render_markdown, True))
     for path, render, append in outputs:
         if path:
             try:
@@ -235,9 +302,9 @@ def deliver_result(result: GateResult, runs: Sequence[Reported], given: argparse
                 print_text(f"loadgen: cannot write {path}: {error.strerror or error}", sys.stderr)
                 code = code or ExitCode.UNWRITTEN
     if given.json:
-        print_text(format_json(gate_report.encode_result(result)), sys.stdout)
+        print_text(format_json(encode_result(result)), sys.stdout)
     else:
-        print_passages([gate_report.make_gate_passage(result)])
+        print_passages([make_gate_passage(result)])
     return code
 
 
@@ -380,7 +447,7 @@ class PairJudge:
         result = self.judge()
         if result is None or result.verdict is None:
             return result is not None
-        pairs = max(len(row.series.new) for row in result.verdict.rows)
+        pairs = max(len(row.series.new) for row in result.rows)
         if pairs > self._looked:
             self._looked = pairs
             say(f"after {format_count(pairs, 'pair')}: {result.verdict.outcome.value}")
@@ -413,3 +480,115 @@ def _measure_pairs(
         )
     print_progress(given.quiet, f"campaign: {kept.directory}")
     return result, judge.list_new_runs(), 0
+
+
+def make_gate_passage(result: GateResult) -> Passage:
+    """Make the passage of a result: the outcome, the table of what was judged, and notes on it."""
+    table = None if result.verdict is None else _make_table(result.rows)
+    return Passage(f"gate: {result.sentence}", table=table, remarks=tuple(_list_notes(result)))
+
+
+def render_markdown(result: GateResult) -> str:
+    """Write a result as Markdown, for the summary of a pipeline's job."""
+    return render_passages([make_gate_passage(result)], markdown=True)
+
+
+def _list_notes(result: GateResult) -> Iterator[str]:
+    """Yield the further reasons, why rows could not be decided, and the remarks."""
+    yield from result.reasons[1:]
+    yield from (f"{row.series.metric.name}, {row.series.load}: {row.why}" for row in result.rows if row.why)
+    yield from result.remarks
+
+
+def _make_table(rows: Sequence[GateRow]) -> Table:
+    """Make a row for each series: means of both sides, slowdown and margin; "-" where not tested."""
+    columns = ("load", "metric", "new", "base", "new is", "slowdown", "margin", "verdict")
+    body = []
+    for row in rows:
+        tested = math.isfinite(row.ratio)
+        change = _describe_change(row.ratio) if tested else "-"
+        interval = f"{100 * (row.low - 1):+.1f} to {100 * (row.high - 1):+.1f} %" if tested else "-"
+        sides = (row.series.new, row.series.base)
+        means = (f"{math.fsum(side) / len(side):.4g}" if side else "-" for side in sides)
+        margin = f"{100 * row.series.metric.margin:g} %"
+        named = row.series.load, row.series.metric.name
+        body.append((*named, *means, change, interval, margin, row.outcome.value))
+    return make_table(columns, body, spanned=1)
+
+
+def encode_result(result: GateResult) -> dict[str, Any]:
+    """Encode a result as plain values; a number that is not known is null."""
+    verdict, rows = result.verdict, []
+    for row in result.rows:
+        metric, numbers = row.series.metric, {name: getattr(row, name) for name in _NUMBERS}
+        rows.append(
+            {
+                "metric": metric.name,
+                "figure": metric.key,
+                "load": row.series.load,
+                "outcome": row.outcome.value,
+                **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
+                "margin": metric.margin,
+                "more_pairs": row.more_pairs,
+                "most_pairs": row.most_pairs,
+                "why": row.why,
+                "paired": row.series.paired,
+                "new": list(row.series.new),
+                "base": list(row.series.base),
+            }
+        )
+    return {
+        "outcome": result.outcome,
+        "exit_code": int(result.code),
+        "sentence": result.sentence,
+        "pairs": 0 if verdict is None else verdict.pairs,
+        "more_pairs": None if verdict is None else verdict.more_pairs,
+        "most_pairs": None if verdict is None else verdict.most_pairs,
+        "alpha": result.plan.alpha,
+        "sequential": result.plan.sequential,
+        "rows": rows,
+        "reasons": list(result.reasons),
+        "remarks": list(result.remarks),
+        "directory": result.directory or None,
+    }
+
+
+def render_junit(result: GateResult) -> str:
+    """Write JUnit's XML: a case a row, slower a failure, undecided skipped; one error if not comparable."""
+    rows = result.rows
+    outcomes = [row.outcome for row in rows]
+    attributes = {
+        "name": _SUITE,
+        "tests": str(len(rows) or 1),
+        "failures": str(outcomes.count(GateOutcome.SLOWER)),
+        "errors": str(int(result.verdict is None)),
+    }
+    skipped = str(outcomes.count(GateOutcome.UNDECIDED))
+    root = ElementTree.Element("testsuites", attributes)
+    suite = ElementTree.SubElement(root, "testsuite", {**attributes, "skipped": skipped})
+    for row in rows:
+        names = {"classname": clean_line(row.series.load), "name": clean_line(row.series.metric.name)}
+        case = ElementTree.SubElement(suite, "testcase", names)
+        if row.outcome is not GateOutcome.NOT_SLOWER:
+            tag = "failure" if row.outcome is GateOutcome.SLOWER else "skipped"
+            low, high = (100 * (ratio - 1) for ratio in (row.low, row.high))
+            shown = f"{_describe_change(row.ratio)} (slowdown {low:+.1f} to {high:+.1f} %)"
+            message = row.why or f"{shown}, margin {100 * row.series.metric.margin:g} %"
+            ElementTree.SubElement(case, tag, _describe_case(row.outcome.value, message))
+    if result.verdict is None:
+        case = ElementTree.SubElement(suite, "testcase", {"classname": _SUITE, "name": "comparable"})
+        error = ElementTree.SubElement(case, "error", _describe_case(INCOMPARABLE, result.reasons[0]))
+        error.text = "\n".join(map(clean_line, result.reasons))
+    ElementTree.SubElement(suite, "system-out").text = render_passages([make_gate_passage(result)])
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, "unicode", xml_declaration=True) + "\n"
+
+
+def _describe_case(kind: str, message: str) -> dict[str, str]:
+    return {"type": kind, "message": clean_line(message)}
+
+
+def _describe_change(slowdown: float) -> str:
+    """Write a ratio of times as 3.0 % slower, or faster."""
+    by = 100 * (slowdown - 1)
+    return f"{abs(by):.1f} % {'faster' if by < 0 else 'slower'}"

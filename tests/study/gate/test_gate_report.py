@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from builders.loops import loop_over
 from loadgen.base.errors import ExitCode
 from loadgen.base.passages import render_passages
-from loadgen.study.gate.gate_record import make_gate_metric
-from loadgen.study.gate.gate_report import (
+from loadgen.study.gate.gate_command import (
     GateResult,
     encode_result,
     make_gate_passage,
     render_junit,
     render_markdown,
 )
+from loadgen.study.gate.gate_record import make_gate_metric
 from loadgen.study.gate.gate_verdict import GatePlan, GateSeries, judge_gate
 
 etree = pytest.importorskip("lxml.etree", reason="lxml is not installed")
