@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
-from builders.browsing import Watched
 from builders.required import require
 from loadgen import cli
 from loadgen.base.clock import MS_NS, SECOND_NS
@@ -20,10 +19,7 @@ from loadgen.figures.workloads import NO_DELAY, LoadColumns, find_ks_distance, m
 from loadgen.plan.planned_requests import Turns, make_waits
 from loadgen.study.describe_command import find_pauses_ns, read_load
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
-
-EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 AZURE, MOONCAKE = str(EXAMPLES / "azure_2023.csv"), str(EXAMPLES / "mooncake.jsonl")
 
 
@@ -36,17 +32,6 @@ def test_no_part_of_a_cache_needs_more_than_all_of_it(capsys: pytest.CaptureFixt
     printed = " ".join(capsys.readouterr().out.split())
     unlimited, reached = (printed.partition(words)[2] for words in ("limit (", "90 % of it in "))
     assert unlimited.split()[0] == reached.split()[0]
-
-
-def test_its_help_fits_80_columns(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit):
-        describe("--help")
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("usage: loadgen data describe [FILE] [AGAINST]")
-    assert [line for line in lines if len(line) > 80] == []
 
 
 def test_one_workload_is_compared_with_another(capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,24 +98,6 @@ def test_a_page_has_a_picture_of_all_that_is_known(
     drawn = [part.split('"')[0] for part in page.split('<figure id="pictures-')[1:]]
     assert drawn == panels
     assert ('id="fidelity"' in page) == (len(words) == 2)
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 320])
-def test_a_page_fits_its_window_and_asks_for_nothing(
-    browser: Browser, tmp_path: Path, scheme: str, width: int
-) -> None:
-    write_page(tmp_path, AZURE, MOONCAKE)
-    way: dict[str, Any] = {"color_scheme": scheme, "viewport": {"width": width, "height": 900}}
-    watched = Watched(browser, tmp_path / "page.html", **way)
-    with watched as page:
-        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        canvases = page.locator("canvas").count()
-    assert wide == 0
-    assert canvases == 6
-    assert watched.said == []
-    assert watched.asked == [(tmp_path / "page.html").as_uri()]
 
 
 SEED = {"seed": 1}
