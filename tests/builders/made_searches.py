@@ -21,7 +21,7 @@ from loadgen.study.series.limit.search import NextRun, Search, Trial
 
 Server = Callable[[NextRun], Trial]
 STORED = Path(__file__).parents[1] / "study" / "series" / "limit" / "searches.json"
-TPOT, TTFT = Objective("tpot", 99, 50), Objective("ttft", 90, 50)
+TPOT, TTFT, ITL = Objective("tpot", 99, 50), Objective("ttft", 90, 50), Objective("itl", 99, 50)
 RATE = Search("rate", (TPOT,), start=1, lowest=1 / 64, highest=4096, alone_s=1)
 STREAMS = Search("concurrency", (TPOT,), start=1, lowest=1, highest=1024, alone_s=1)
 LIMITS = {RATE: (0.05, 1.3, 50, 500), STREAMS: (1, 2, 7, 48, 300)}
@@ -73,6 +73,27 @@ def serve_disturbed() -> Server:
     return measure
 
 
+def serve_few(objective: Objective) -> Server:
+    """A server that ends a quarter of the requests of a rate, at 10 ms; an answer has a hundred gaps."""
+    each = 100 if objective.metric == "itl" else 1
+
+    def measure(run: NextRun) -> Trial:
+        requests = round(run.duration_s * run.load / 4)
+        shown = 10.0 if requests >= 459 else None
+        evidence = ObjectiveEvidence(objective, each * requests, 0, 10.0, shown)
+        rate = requests / run.duration_s
+        return Trial(run.load, run.duration_s, run.duration_s, (evidence,), requests_per_s=rate)
+
+    return measure
+
+
+def serve_unsure(run: NextRun) -> Trial:
+    """Nothing is above the limit, and above 2 at a time nothing is shown to be within it."""
+    made = serve(math.inf)(run)
+    bound_ms = 60.0 if run.load > 2 else 10.0
+    return replace(made, objectives=(replace(made.objectives[0], bound=bound_ms),))
+
+
 def serve_noisy(objective: Objective, spread: float, seed: int, floor: float = 0.0) -> Server:
     """Samples are lognormal; their median goes with the load, and drifts from run to run. The limit is 40.
 
@@ -122,6 +143,10 @@ def list_searches() -> dict[str, tuple[Search, Server]]:
         }
     queued = replace(RATE, objectives=(TTFT,), within=0.02, least_run_s=5)
     return made | {
+        "few requests": (replace(RATE, start=5, highest=80), serve_few(TPOT)),
+        "few gaps": (replace(RATE, start=5, highest=80, objectives=(ITL,)), serve_few(ITL)),
+        "few requests in a budget": (replace(RATE, start=5, budget_s=400), serve_few(TPOT)),
+        "unsure": (replace(STREAMS, highest=4, most_runs=5), serve_unsure),
         "a small budget": (replace(RATE, start=100, budget_s=200), serve(33)),
         "two objectives": (replace(RATE, objectives=(TPOT, TTFT)), serve_two),
         "a cold server": (RATE, serve_cold),

@@ -38,14 +38,6 @@ def test_there_is_no_edge_without_a_run_on_each_side(runs: list[tuple[float, int
     assert fit_edge([point(load, 1000, over) for load, over in runs], 0.01) is None
 
 
-def test_samples_that_depend_on_each_other_widen_the_interval() -> None:
-    runs = [(9.0, 200), (11.0, 800)]
-    even = fit([point(load, 40_000, over) for load, over in runs], 0.01)
-    queued = fit([point(load, 40_000, over, 25.0) for load, over in runs], 0.01)
-    assert queued.load == pytest.approx(even.load, rel=0.001)
-    assert queued.width > 3 * even.width
-
-
 def test_a_share_that_stays_at_a_third_does_not_move_the_edge() -> None:
     runs = [point(51, 1400, 0), point(52, 1400, 390), point(64, 2100, 620)]
     found = fit([point(4, 1700, 0), point(16, 2500, 0), *runs], 0.01)
