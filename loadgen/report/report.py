@@ -11,9 +11,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from loadgen.base.errors import make_guarded
+from loadgen.base.passages import Passage
 from loadgen.base.printing import Colour, Mark, Screen
 from loadgen.base.rule import Severity
-from loadgen.base.tables import Table
 from loadgen.features.attribution import attribution_section
 from loadgen.features.fingerprint import answer_check
 from loadgen.features.images import image_figures
@@ -86,19 +86,18 @@ def explain_unmeasured(result: Result) -> str:
     return f"every request {became}: nothing was measured"
 
 
-def list_page_lines(page: str, result: Result) -> tuple[str, ...]:
-    """List the report's lines for a section of the HTML page, not wrapped; never raises."""
-    options = ReportOptions(False, result_block.find_layout(None), Screen(sys.maxsize))
+def make_page_passage(page: str, result: Result) -> Passage:
+    """Make the part of the HTML page of that title: lines, not wrapped, and the first table; never raises."""
     sections = [section for section in SECTIONS if section.page == page]
-    return tuple(list_lines(sections, result, options, tabled=False))
-
-
-def find_page_table(page: str, result: Result) -> Table | None:
-    """Make the table of a section of the HTML page; None if it has none, or that cannot be made."""
-    for section in SECTIONS:
-        if section.page == page and section.table is not None and is_shown(section, result):
-            return make_guarded(section.name, partial(section.table, result), None, [])
-    return None
+    options = ReportOptions(False, result_block.find_layout(None), Screen(sys.maxsize))
+    lines = list_lines(sections, result, options, tabled=False)
+    tables = (
+        make_guarded(section.name, partial(section.table, result), None, [])
+        for section in sections
+        if section.table is not None and is_shown(section, result)
+    )
+    said = (line.removeprefix(f"{page.lower()}: ") for line in lines)
+    return Passage(page, lines=tuple(said), table=next(tables, None))
 
 
 def _render_block(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -145,40 +144,32 @@ _HAS_SESSIONS, _HAS_BRANCHES = attrgetter("session_turns"), attrgetter("session_
 _IS_PACED = attrgetter("profile.open_loop")
 # Where the short report has no room for all of one `Room`, those that stand first are in it.
 SECTIONS = (
-    Section("heading", run_lines.describe_state, room=Room.ALWAYS, marks=_mark_states),
-    Section("server", run_lines.describe_server, room=Room.ALWAYS),
-    Section("launched", run_lines.describe_launch, room=Room.ALWAYS, short=run_lines.describe_trace),
+    Section("heading", run_lines.describe_state, marks=_mark_states),
+    Section("server", run_lines.describe_server),
+    Section("launched", run_lines.describe_launch, short=run_lines.describe_trace),
     Section("workload", run_lines.describe_workload, room=Room.FIRST, short=run_lines.summarize_data),
-    Section("adapted", lambda result, _: result.facts.lines("adapted"), room=Room.ALWAYS),
-    Section("block", _render_block, wrapped=False, room=Room.ALWAYS),
-    Section("measured", session_figures.describe_counted_part, _HAS_SESSIONS, room=Room.ALWAYS),
+    Section("adapted", lambda result, _: result.facts.lines("adapted")),
+    Section("block", _render_block, wrapped=False),
+    Section("measured", session_figures.describe_counted_part, _HAS_SESSIONS),
     Section(
         "verdict",
         lambda result, options: (verdict.explain_doubts if options.explain else verdict.summarize_doubts)(
             result.verdict
         ),
-        room=Room.ALWAYS,
         marks=_mark_verdict,
     ),
-    Section("failures", run_lines.describe_failures, room=Room.ALWAYS, page="Notes"),
-    Section(
-        "cancelled",
-        shape_figures.describe_cancelled,
-        attrgetter("cancels_some"),
-        room=Room.ALWAYS,
-        page="Notes",
-    ),
-    Section("missing", run_lines.describe_missing, room=Room.ALWAYS, page="Notes"),
-    Section(
-        "turns-not-sent", session_figures.describe_unsent_turns, _HAS_SESSIONS, room=Room.ALWAYS, page="Notes"
-    ),
-    Section("resends", run_lines.describe_resends, room=Room.ALWAYS, page="Notes"),
-    Section("bounds", run_lines.describe_bounds, room=Room.ALWAYS, short=run_lines.describe_highest),
-    Section("objectives", run_lines.describe_objectives, attrgetter("profile.slo"), room=Room.ALWAYS),
+    Section("failures", run_lines.describe_failures, page="Notes"),
+    Section("cancelled", shape_figures.describe_cancelled, attrgetter("cancels_some"), page="Notes"),
+    Section("missing", run_lines.describe_missing, page="Notes"),
+    Section("turns-not-sent", session_figures.describe_unsent_turns, _HAS_SESSIONS, page="Notes"),
+    Section("resends", run_lines.describe_resends, page="Notes"),
+    Section("bounds", run_lines.describe_bounds, short=run_lines.describe_highest),
+    Section("objectives", run_lines.describe_objectives, attrgetter("profile.slo")),
     Section("tokens", run_lines.describe_tokens, room=Room.FIRST),
     Section(
         "more-figures",
         lambda result, _: run_lines.describe_more_figures(result.metrics, result.facts.reasoned),
+        room=Room.NEVER,
     ),
     Section(
         "targets",
@@ -200,7 +191,6 @@ SECTIONS = (
         "images",
         image_figures.describe_images,
         attrgetter("data.images"),
-        room=Room.ALWAYS,
         short=image_figures.summarize_images,
         page="Images",
     ),
@@ -221,7 +211,7 @@ SECTIONS = (
         table=shape_figures.make_stage_table,
         most_rows=40,
     ),
-    Section("sessions", session_figures.describe_sessions, _HAS_SESSIONS, room=Room.ALWAYS, page="Sessions"),
+    Section("sessions", session_figures.describe_sessions, _HAS_SESSIONS, page="Sessions"),
     Section(
         "turns",
         is_there=_HAS_SESSIONS,
@@ -229,13 +219,7 @@ SECTIONS = (
         page="By turn",
         table=session_figures.make_turn_table,
     ),
-    Section(
-        "critical-path",
-        session_figures.describe_critical_path,
-        _HAS_BRANCHES,
-        room=Room.ALWAYS,
-        page="Sessions",
-    ),
+    Section("critical-path", session_figures.describe_critical_path, _HAS_BRANCHES, page="Sessions"),
     Section(
         "branches",
         is_there=_HAS_BRANCHES,
@@ -255,9 +239,9 @@ SECTIONS = (
         lambda facts: not facts.session_turns,  # theirs is a section of sessions
         room=Room.ALWAYS,
     ),
-    Section("sessions-in-flight", session_figures.describe_in_flight, _HAS_SESSIONS, room=Room.ALWAYS),
-    Section("rates", run_lines.describe_rates, _IS_PACED, room=Room.ALWAYS),
-    Section("due", run_lines.describe_due_ttft, _IS_PACED, room=Room.ALWAYS),
+    Section("sessions-in-flight", session_figures.describe_in_flight, _HAS_SESSIONS),
+    Section("rates", run_lines.describe_rates, _IS_PACED),
+    Section("due", run_lines.describe_due_ttft, _IS_PACED),
     Section(
         "attribution",
         attribution_section.describe_attribution,
@@ -269,9 +253,9 @@ SECTIONS = (
         most_rows=0,
     ),
     Section("client", run_lines.describe_client, room=Room.FIRST, short=run_lines.summarize_client),
-    Section("calibration", run_lines.describe_calibration),
+    Section("calibration", run_lines.describe_calibration, room=Room.NEVER),
     Section("shards", shard_lines.describe_shards, attrgetter("shards"), room=Room.LAST),
-    Section("notes", lambda result, _: result.facts.lines("notes"), page="Notes"),
+    Section("notes", lambda result, _: result.facts.lines("notes"), room=Room.NEVER, page="Notes"),
     Section(
         "steady-state",
         lambda result, _: steady_state.describe_steady_state(result.steady),
@@ -325,13 +309,7 @@ SECTIONS = (
         room=Room.LAST,
         page="Environment",
     ),
-    Section(
-        "fingerprint",
-        answer_check.list_answer_lines,
-        attrgetter("fingerprint"),
-        room=Room.ALWAYS,
-        page="Notes",
-    ),
-    Section("unavailable", room=Room.ALWAYS, short=run_lines.list_unknown),
-    Section("more", room=Room.ALWAYS, short=run_lines.point_to_rest),
+    Section("fingerprint", answer_check.list_answer_lines, attrgetter("fingerprint"), page="Notes"),
+    Section("unavailable", short=run_lines.list_unknown),
+    Section("more", short=run_lines.point_to_rest),
 )

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from loadgen.base import files
 from loadgen.base.errors import Broken, LoadgenError, UsageError
 from loadgen.base.rule import Finding, encode_finding
-from loadgen.figures.metrics import Metrics, compute_metrics
+from loadgen.figures.metrics import Metrics
 from loadgen.figures.objectives import ObjectiveEvidence
 from loadgen.plan.profile import Profile
 from loadgen.report import report, request_rows, run_directory, run_writer
@@ -89,9 +88,7 @@ class Run:
     @cached_property
     def metrics(self) -> Metrics:
         """Every figure, latencies in milliseconds with mean, median, standard deviation, P90, P95 and P99."""
-        ask = self.result.ask
-        wanted = tuple(dict.fromkeys((*_PERCENTILES, *ask.metric_percentiles)))
-        return compute_metrics(self.result.counted, replace(ask, metric_percentiles=wanted))
+        return self.result.measure_ranks(dict.fromkeys((*_PERCENTILES, *self.result.ask.metric_percentiles)))
 
     @cached_property
     def verdict(self) -> Verdict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -82,6 +82,10 @@ class Result(MeasuredRun):
     def _arrived(self) -> tuple[Metrics, Metrics]:
         """Figures, of counted and of all records, if each arrival were a token: the verdict judges that."""
         return self._compute_both(self.facts.ask())
+
+    def measure_ranks(self, percentiles: Iterable[float]) -> Metrics:
+        """Compute `metrics` with these percentiles instead of those that were asked for."""
+        return self._compute_both(replace(self.ask, metric_percentiles=tuple(percentiles)))[0]
 
     def _compute_both(self, ask: MetricOptions) -> tuple[Metrics, Metrics]:
         """Compute the figures of the counted records, with rates of all work until their end, and of all."""

@@ -30,13 +30,12 @@ from numpy.typing import NDArray
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
-from loadgen.base.structs import replace
 from loadgen.base.text import quote_value
 from loadgen.base.urls import is_this_machine
 from loadgen.facts.run_facts import Facts
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.figure_table import LATENCIES, percentile_name
-from loadgen.figures.metrics import list_known_throughputs, measure_latencies
+from loadgen.figures.metrics import list_known_throughputs
 from loadgen.figures.per_request import PerRequest
 from loadgen.report import run_directory
 from loadgen.report.load_identity import find_asked_lengths, has_range
@@ -89,12 +88,12 @@ def rank_latencies(run: Result, ranks: Sequence[float]) -> dict[str, Distributio
 
     They are over the records that the run's own figures are computed from.
     """
-    ask = replace(run.ask, metric_percentiles=tuple(ranks))
-    measured = measure_latencies(run.counted, PerRequest.from_records(run.counted, ask), ask)
+    metrics = run.measure_ranks(ranks)
+    known = {figure.key: (figure, getattr(metrics, figure.field)) for figure in LATENCIES}
     return {
-        figure.key: measured[figure.field]
-        for figure in LATENCIES
-        if measured[figure.field].n and (ask.times_tokens or not figure.needs_tokens)
+        key: latency
+        for key, (figure, latency) in known.items()
+        if latency.n and (metrics.times_tokens or not figure.needs_tokens)
     }
 
 

@@ -18,9 +18,8 @@ from loadgen.base.text import GIB
 from loadgen.features.attribution import attribution_section
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.figure_table import LATENCIES, Figure, percentile_name
-from loadgen.figures.metrics import Metrics, measure_latencies
+from loadgen.figures.metrics import Metrics
 from loadgen.figures.objectives import Objective
-from loadgen.figures.per_request import PerRequest
 from loadgen.report import report, result_block, run_lines
 from loadgen.report.run_directory import Result
 from loadgen.server import engine_config
@@ -108,9 +107,10 @@ def make_account(reported: Reported, anchor: str, draw: bool, divide: bool = Tru
     if run is None:
         cards, sections, not_checked = make_cards(reported), _describe_result(reported), ""
     else:
-        metrics, verdict = _add_percentiles(run), run.verdict
+        # With P90, P95 and P99, whether or not they were asked for.
+        metrics = run.measure_ranks(dict.fromkeys((*run.ask.metric_percentiles, *_RANKS)))
         cards, sections = make_cards(reported, metrics), _describe_run(run, metrics, draw, divide)
-        not_checked = ", ".join(verdict.not_checked) if verdict.level is Level.VALID else ""
+        not_checked = ", ".join(run.verdict.not_checked) if run.verdict.level is Level.VALID else ""
     figures = ((key, format_number(key, value, 4)) for key, value in reported.figures.items()
                if value is not None)  # fmt: skip
     every = Passage(
@@ -147,7 +147,8 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool, divide: bool) -> It
     yield Passage("Latencies", "latencies", table=latencies, remarks=few)
     if divide:
         waits = tuple(run_charts.plot_waits(run)) if has_tail(run.facts) else ()
-        yield replace(_make_section(attribution_section.TITLE, run), key="attribution", panels=waits)
+        passage = report.make_page_passage(attribution_section.TITLE, run)
+        yield replace(passage, key="attribution", panels=waits)
     if draw:
         panels, rare = tuple(run_charts.plot_run(run)), tuple(run_charts.list_rarely_sampled(run))
         yield Passage("Distributions and time" if panels else "", "drawn", panels=panels, remarks=rare)
@@ -155,7 +156,7 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool, divide: bool) -> It
         why = "Not plotted on a page with this many runs: report this run alone."
         yield Passage("", remarks=(why,))
     for title in dict.fromkeys(section.page for section in report.SECTIONS if section.page not in _PLACED):
-        yield _make_section(title, run)
+        yield report.make_page_passage(title, run)
     again, notes = shlex.join(["loadgen", *run.facts.command[1:]]), []
     if not run.facts.seed_chosen:
         notes.append(
@@ -166,26 +167,10 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool, divide: bool) -> It
         notes.append(f"{HIDDEN} replaces a secret, which is stored nowhere.")
     yield Passage("Run it again", "again", text=again, remarks=tuple(notes))
     yield Passage("The report as text", "text", menu="As text", folded=True, text=report.render_report(run))
-    lines = (line.removeprefix("note: ") for line in report.list_page_lines("Notes", run))
+    lines = (line.removeprefix("note: ") for line in report.make_page_passage("Notes", run).lines)
     yield Passage("Notes", folded=True, lines=tuple(lines))
     facts = tuple(_list_environment(run))
     yield Passage("Environment", "environment", folded=True, facts=facts)
-
-
-def _make_section(title: str, run: Result) -> Passage:
-    lines = (line.removeprefix(f"{title.lower()}: ") for line in report.list_page_lines(title, run))
-    return Passage(title, lines=tuple(lines), table=report.find_page_table(title, run))
-
-
-def _add_percentiles(run: Result) -> Metrics:
-    """Return a run's metrics, with P90, P95 and P99 whether or not they were asked for."""
-    ask = run.ask
-    missing = [rank for rank in _RANKS if rank not in ask.metric_percentiles]
-    if not missing:
-        return run.metrics
-    ask = replace(ask, metric_percentiles=(*ask.metric_percentiles, *missing))
-    each = PerRequest.from_records(run.counted, ask)
-    return replace(run.metrics, **measure_latencies(run.counted, each, ask))
 
 
 def _make_latency_table(run: Result, metrics: Metrics) -> Table:
@@ -221,7 +206,7 @@ def _list_environment(run: Result) -> Iterator[tuple[str, str]]:
         yield "started by", f"{facts.launched.how}: {shlex.join(facts.launched.command)}"
     if facts.as_run is not None:
         yield from (("as run", line) for line in engine_config.render_config(facts.as_run, facts.checkpoint))
-    for line in report.list_page_lines("Environment", run):
+    for line in report.make_page_passage("Environment", run).lines:
         name, _, value = line.partition(": ")
         yield name, value
     given = facts.profile.model_dump(mode="json", exclude_defaults=True)

@@ -26,7 +26,7 @@ from loadgen.features.speculation.step_counts import (
     sum_over_time,
 )
 from loadgen.records.record import Record, Records
-from loadgen.report.report import list_page_lines, render_report
+from loadgen.report.report import make_page_passage, render_report
 from loadgen.report.request_rows import list_arrays, list_columns, list_rows
 from loadgen.report.result_block import find_layout
 from loadgen.report.run_directory import Result
@@ -324,7 +324,8 @@ HIDDEN = run([[1] * 40] * 2, window=counted(80, 50, drafts=20, draft_tokens=60))
 def test_the_lines_are_those_of_the_split(result: Result, lines: list[str]) -> None:
     assert list(describe_speculation(result, OPTIONS)) == lines
     assert list(summarize_speculation(result, OPTIONS)) == lines[:1]
-    assert list(list_page_lines("Speculation", result)) == lines
+    shown = make_page_passage("Speculation", result).lines
+    assert [*shown] == [line.removeprefix("speculation: ") for line in lines]
     text = render_report(result)
     assert ("tokens a step" in text) == bool(lines)
     assert max(map(len, text.splitlines())) <= 80

@@ -273,7 +273,7 @@ def test_each_part_has_a_colour_of_its_own_in_both_themes() -> None:
 
 def test_what_is_not_known_is_not_drawn() -> None:
     assert list(plot_waits(made.run(made.NOTHING_KNOWN))) == []
-    lines = report.list_page_lines("Where the time goes", made.run(made.NOTHING_KNOWN))
+    lines = report.make_page_passage("Where the time goes", made.run(made.NOTHING_KNOWN)).lines
     assert "`loadgen explain` names what would show more of what is unknown" in lines
     assert list(plot_waits(made.run(made.SMOOTH))) == []
 
