@@ -327,7 +327,7 @@ MEMBERS = {
     ("loadgen/base/arrays.py", "archive.open(info, 'w', force_zip64=True)"),
     ("loadgen/study/bundle_command.py", "archive.open(info, 'w')"),
     (
-        "loadgen/study/pages/picture_files.py",
+        "loadgen/study/pages/pictures.py",
         "figure.savefig(file, format=form, dpi=144, metadata=_METADATA[form])",
     ),
 }

@@ -118,10 +118,10 @@ def main(argv: Sequence[str]) -> int:
         print_passages([about, *others, last])
         if given.plot:
             with require_extra():
-                from loadgen.study.pages import terminal_plots
+                from loadgen.study.pages import pictures
             width, plain = outputs.measure_screen()
             panels = (panel for passage in passages for panel in passage.panels)
-            parts = [terminal_plots.render_panel(panel, width, plain) for panel in panels]
+            parts = [pictures.render_panel(panel, width, plain) for panel in panels]
             print_text("".join(f"\n{part}" for part in parts), sys.stdout, end="")
     return ExitCode.FIGURES
 

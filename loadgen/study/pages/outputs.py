@@ -178,11 +178,11 @@ def _make_json(given: _Given) -> str:
 
 def _make_plot(given: _Given) -> str:
     with require_extra():
-        from loadgen.study.pages import terminal_plots
+        from loadgen.study.pages import pictures
     document = given.document
     tabled = [part for part in document.sections if part.table and part.style != COMPARISON]
     loads = [panel for section in tabled for panel in section.panels]
-    return terminal_plots.render_plots(given.reported, *measure_screen(), loads)
+    return pictures.render_plots(given.reported, *measure_screen(), loads)
 
 
 def measure_screen() -> tuple[int, bool]:
@@ -210,7 +210,7 @@ def _make_csv_row(run: Reported) -> dict[str, Any]:
 def _write_pictures(given: _Given, form: str) -> str:
     """Write each picture to the directory that was asked for, print how many, and return ""."""
     with require_extra():
-        from loadgen.study.pages.picture_files import render_picture
+        from loadgen.study.pages.pictures import render_picture
     pictures, directory = list(given.list_pictures()), Path(getattr(given.asked, form))
     if not pictures:
         raise UsageError(

@@ -19,7 +19,7 @@ from loadgen.report.load_identity import Load
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.knee import Knee
-from loadgen.study.pages import load_charts, picture_files, terminal_plots
+from loadgen.study.pages import load_charts, pictures
 from loadgen.study.pages.comparison_section import COMPARISON
 from loadgen.study.pages.document import Document, compose_document, render_markdown, render_page
 from loadgen.study.run_summary import Reported
@@ -283,7 +283,7 @@ def test_the_pictures_of_load_are_one_picture_under_the_models_name() -> None:
     section = find_passage(made(several("m")).sections, "loads")
     heading = load_charts.title_loads(section)
     assert heading == "m, made: 64 in / 16 out, 24 requests"
-    root = ElementTree.fromstring(picture_files.render_picture(section.panels, "svg", heading))
+    root = ElementTree.fromstring(pictures.render_picture(section.panels, "svg", heading))
     texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
     assert [text for text in (heading, *(panel.title for panel in section.panels)) if text not in texts] == []
     assert root.get("width") == "1020pt"
@@ -293,7 +293,7 @@ def test_the_terminal_draws_the_pictures_of_load_first() -> None:
     found, reported = made(several("m", "n")), several("m", "n")
     loads = find_passage(found.sections, "loads")
     assert loads.table is not None
-    lines = terminal_plots.render_plots(reported, 80, plain=True, loads=loads.panels).splitlines()
+    lines = pictures.render_plots(reported, 80, plain=True, loads=loads.panels).splitlines()
     titles = [line.strip() for line in lines if " against " in line]
     assert titles == [
         "TTFT against throughput: TTFT, ms over output tokens/s, all requests",
@@ -310,6 +310,6 @@ def test_the_terminal_draws_the_pictures_of_load_first() -> None:
 def test_marks_of_settings_are_not_joined_in_the_terminal() -> None:
     two = np.array([1.0, 9.0])
     apart = Panel("k", "t", "x", "y", (Curve("m", two, two, CurveStyle.MARKS, ("a", "b")),))
-    drawn = terminal_plots.render_plots((), 80, plain=True, loads=[apart])
+    drawn = pictures.render_plots((), 80, plain=True, loads=[apart])
     assert drawn.count("*") == 2
     assert drawn.endswith("points, from the left: a, b\n")

@@ -115,7 +115,7 @@ def test_what_is_no_number_is_written_as_what_it_is(value: object, text: str) ->
 
 @pytest.fixture
 def terminal() -> Any:
-    name = "loadgen.study.pages.terminal_plots"
+    name = "loadgen.study.pages.pictures"
     return pytest.importorskip(name, reason="needs plotext", exc_type=ImportError)
 
 

@@ -221,6 +221,5 @@ def test_where_pictures_cannot_be_written_one_line_names_the_file(
 def _without(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     """Imports as where a library is not installed."""
     monkeypatch.setitem(sys.modules, library, None)
-    for name in ("picture_files", "terminal_plots"):
-        monkeypatch.delitem(sys.modules, f"loadgen.study.pages.{name}", raising=False)
-        monkeypatch.delattr(loadgen.study.pages, name, raising=False)
+    monkeypatch.delitem(sys.modules, "loadgen.study.pages.pictures", raising=False)
+    monkeypatch.delattr(loadgen.study.pages, "pictures", raising=False)

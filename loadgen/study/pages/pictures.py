@@ -1,9 +1,11 @@
-"""Picture files: panels as PNG and SVG files, drawn by matplotlib."""
+"""Pictures: panels as PNG and SVG files, by matplotlib, and in characters for a terminal, by plotext."""
 
 from __future__ import annotations
 
 import io
+import math
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from itertools import product, zip_longest
 from typing import Any
@@ -16,10 +18,16 @@ from matplotlib.patches import Patch
 from matplotlib.text import Annotation
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 from matplotlib.transforms import Bbox
+from msgspec.structs import replace
 
-from loadgen.base.passages import Curve, CurveStyle, Panel
+from loadgen.base.passages import Curve, CurveStyle, Floats, Panel
 from loadgen.base.tables import cut_middle
+from loadgen.base.text import clean_line, wrap_text
+from loadgen.study import load_table
+from loadgen.study.pages import run_charts
 from loadgen.study.pages.colours import LIGHT, Pen, list_pens
+from loadgen.study.pages.document import require_extra
+from loadgen.study.run_summary import Reported
 
 _WIDTH, _HEIGHT, _HEADING, _LEGEND = 340, 236, 34, 17  # in points; _LEGEND is a row of one
 _BARS_HEAD, _BAR = 34, 38
@@ -28,10 +36,7 @@ _NAME, _SHORT, _LONGEST = 48, 20, 110  # letters of a name in a legend, of one o
 _LINE, _DOT, _MARK = 1.6, 3.4, 5.5
 TICK_STEPS = [1, 2, 2.5, 5, 10]
 _DECADES = 1.8  # of a logarithmic axis: from there on its ticks are powers of ten
-_DOWNS, _SIDES = (
-    (-13.0, 6.0, -24.0, 17.0, -35.0, 28.0),
-    ((5.0, "left"), (-5.0, "right")),
-)  # of labels
+_DOWNS, _SIDES = (-13.0, 6.0, -24.0, 17.0, -35.0, 28.0), ((5.0, "left"), (-5.0, "right"))  # of labels
 _METADATA: dict[str, Any] = {"png": {"Software": None}, "svg": {"Creator": None, "Date": None}}
 _SETTINGS: Any = {
     "text.parse_math": False, "text.usetex": False, "font.family": ["DejaVu Sans"], "font.size": 10,
@@ -192,3 +197,122 @@ def _draw_bars(axes: Axes, panel: Panel) -> None:
                 axes.hlines(row, max(bar.low, 0.0), bar.high, LIGHT[colour], linewidth=width)
         if bar.best == bar.best:
             axes.vlines(bar.best, row - 0.25, row + 0.25, LIGHT["failed"], (0, (2, 1)), linewidth=_LINE)
+
+
+_LEAST, _MOST, _ROWS = 40, 120, 15  # columns and lines of a terminal
+_SHOWN = ("ttft-distribution", "itl-distribution", "tokens-over-time")
+_MOST_TICKS, _TICK = 6, 12  # on the x axis, and columns that one takes
+_MOST_RUNS = 6  # curves in one plot
+_SYMBOLS = "*o+x#@"
+_ASCII = str.maketrans("─│┌┐└┘├┤┬┴┼═║╭╮╰╯", "-|++++||-++=|++++")
+
+
+def render_plots(reported: Sequence[Reported], width: int, plain: bool, loads: Sequence[Panel] = ()) -> str:
+    """Render loads, TTFT and ITL as distributions, and tokens over time; `plain` is ASCII without colours.
+
+    Six runs are drawn, and a line counts the others. Without anything to plot it is a line with the reason.
+    """
+    loads_of = Counter(name for name, _ in {(run.name, run.load.pressure_words) for run in reported})
+    ours = []
+    for each in reported:
+        if each.run is not None:
+            name = load_table.mark_simulated(each.name, bool(each.simulated))
+            several = loads_of[each.name] > 1
+            ours.append((f"{name}, {each.load.pressure_words}" if several else name, each.run))
+    shown = ours[:_MOST_RUNS]
+    groups = [(name if len(shown) > 1 else "", [run]) for name, run in shown]
+    panels = [*run_charts.plot_distributions(groups)]
+    panels += [panel for _, run in shown for panel in run_charts.plot_over_time(run)]
+    parts = [render_panel(panel, width, plain) for panel in loads]
+    parts += [render_plot(panel, width, plain) for panel in panels if panel.key in _SHOWN]
+    if not parts:
+        return "nothing to plot: the sources have no request times\n"
+    left = len(ours) - _MOST_RUNS
+    return "\n".join(parts) + (f"{left} more runs are not plotted\n" if left > 0 else "")
+
+
+def render_panel(panel: Panel, width: int, plain: bool) -> str:
+    """Render a panel in characters as `render_plot` does, its labels in a line below."""
+    curves = tuple(replace(curve, labels=()) for curve in panel.curves)
+    if panel.y_top is not None:  # curves are cut off there
+        curves = tuple(replace(curve, y=np.minimum(curve.y, panel.y_top)) for curve in curves)
+    most = max(float(np.nanmax(curve.y)) for curve in curves if len(curve.y))
+    return render_plot(replace(panel, curves=curves, y_top=most), width, plain) + _list_labels(panel)
+
+
+def _list_labels(panel: Panel) -> str:
+    """Return lines with the labels of each curve's points, from left to right; "" if none has labels.
+
+    Curves of which a point has no label are left out; if all lines are equal there is one.
+    """
+    points: dict[str, list[str]] = {}
+    for curve in panel.curves:
+        labelled = all(curve.labels) and len(curve.labels) == len(curve.x)
+        order = np.argsort(curve.x, kind="stable").tolist() if labelled else []
+        name = curve.name if curve.of is None else panel.curves[curve.of].name
+        points.setdefault(name, []).extend(curve.labels[at] for at in order)
+    lines = {name: ", ".join(labels) for name, labels in points.items() if labels}
+    if len(set(lines.values())) == 1:
+        lines = {"points, from the left": next(iter(lines.values()))}
+    rows = (wrap_text(clean_line(f"{name}: {labels}")) for name, labels in lines.items())
+    return "".join(f"{row}\n" for lines_of in rows for row in lines_of)
+
+
+def render_plot(panel: Panel, width: int, plain: bool) -> str:
+    """Render a panel's unlabelled curves, 40 to 120 columns by 15 lines; `plain`: ASCII without colours."""
+    with require_extra():
+        import plotext
+    figure = plotext.figure
+    figure.clear()
+    figure.theme("colorless" if plain else "default")
+    figure.canvas("default")
+    figure.plot_size(max(_LEAST, min(width, _MOST)), _ROWS)
+    figure.axes(False, side=1)
+    named = [curve for curve in panel.curves if len(curve.x) and not curve.labels]  # no marks of percentiles
+    for symbol, curve in zip(_SYMBOLS * len(named), named, strict=False):
+        x, y = _select_points(curve)
+        signal = figure.signal(np.log10(x).tolist() if panel.x_log else x.tolist(), y.tolist(),
+                               marker=symbol if plain else "hd")  # fmt: skip
+        if curve.form not in (CurveStyle.POINTS, CurveStyle.MARKS):
+            signal.lines()
+        if curve.name and len(named) > 1 and panel.y_top:
+            name = clean_line(curve.name)
+            signal.label(name.encode("ascii", "replace").decode() if plain else name)
+        figure.draw(signal)
+    scale = " (logarithmic)" if panel.x_log else ""
+    whole = f"{panel.title}: {panel.y_label} over {panel.x_label}{scale}"
+    figure.title(whole if len(whole) <= width else panel.title)  # a longer one is not drawn at all
+    drawn_points = [_select_points(curve) for curve in named]
+    _set_ticks(figure.ruler("x"), [x for x, _ in drawn_points], min(_MOST_TICKS, width // _TICK), panel.x_log)
+    _set_ticks(figure.ruler("y"), [y for _, y in drawn_points], _ROWS // 3)
+    built = figure.build().string(plain)
+    lines = [line.rstrip() for line in str(built).translate(_ASCII if plain else {}).splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+def _select_points(curve: Curve) -> tuple[Floats, Floats]:
+    """Return x and y of the curve's points with x above 0; all of them if no x is; both ends of a step."""
+    x, y = curve.x, curve.y
+    if curve.form is CurveStyle.STEPS:
+        x, y = np.repeat(x, 2)[1:], np.repeat(y, 2)[:-1]
+    drawable = x > 0 if (x > 0).any() else np.ones(len(x), bool)
+    return x[drawable], y[drawable]
+
+
+def _set_ticks(ruler: Any, values: Sequence[Floats], most: int, log: bool = False) -> None:
+    """Set a ruler's limits and round ticks, `most` + 1 at most; with `log` at logarithms, of any number.
+
+    Nothing is set without two different finite values, or with `log` if one of them is 0 or less.
+    """
+    known = np.concatenate(values or [np.empty(0)])
+    known = known[np.isfinite(known)]
+    if not len(known):
+        return
+    low, high = float(known.min()), float(known.max())
+    if low == high or (log and low <= 0):
+        return
+    locator = LogLocator(subs=choose_log_parts(low, high)) if log else MaxNLocator(most, steps=TICK_STEPS)
+    found = np.asarray(locator.tick_values(low, high))
+    ticks = found[(found >= low * 0.999) & (found <= high * 1.001)].tolist()
+    ruler.lim(*(math.log10(end) if log else end for end in (low, high)))
+    ruler.ticks([math.log10(each) if log else each for each in ticks], [f"{each:.12g}" for each in ticks])

@@ -18,10 +18,10 @@ from builders import made_runs
 from builders.loops import loop_over
 from loadgen.base.passages import Bar, Curve, CurveStyle, Panel, Spans
 from loadgen.study.compare.model import Decision
-from loadgen.study.pages import comparison_section, document, load_charts, picture_files, run_charts
+from loadgen.study.pages import comparison_section, document, load_charts, pictures, run_charts
 from loadgen.study.pages.colours import list_pens
 from loadgen.study.pages.document import compose_document, encode_panel, render_page
-from loadgen.study.pages.picture_files import render_picture
+from loadgen.study.pages.pictures import render_picture
 
 EVIL = '<script>alert(1)</script> $x^2$ & "q" --> ]]>'
 SVG = "{http://www.w3.org/2000/svg}"
@@ -133,13 +133,13 @@ def test_no_label_lies_on_another(
     x, y, labels = zip(*points, strict=True)
     curve = Curve("m", np.array(x), np.array(y), CurveStyle.MARKS, labels)
     boxes: list[Bbox] = []
-    place = picture_files._place_labels
+    place = pictures._place_labels
 
     def keep(axes: Axes) -> None:
         place(axes)
         boxes.extend(text.get_window_extent() for text in axes.texts if text.get_visible())
 
-    monkeypatch.setattr(picture_files, "_place_labels", keep)
+    monkeypatch.setattr(pictures, "_place_labels", keep)
     render_picture([Panel("k", "t", "x", "y", (curve,))], "png")
     assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
     assert len(boxes) == shown or (shown is None and 0 < len(boxes) < len(points))
