@@ -16,8 +16,6 @@ from builders.made_cases import (
     failed,
     measured,
     observed,
-    open_loop,
-    rate,
     run,
 )
 from builders.provoked_answers import timed
@@ -144,13 +142,6 @@ def test_a_place_is_quoted_for_the_shell() -> None:
     case = run()
     text = report.render_short(Result(case.facts, case.records), "my runs/r")
     assert "more: loadgen report 'my runs/r' (" in text
-
-
-def test_how_late_requests_were_is_there_however_little_room_is_left() -> None:
-    case = of_many_kinds(open_loop(late_ms=400.0), rate(100))
-    text = " ".join(short(case, screen=Screen(80)).split())
-    assert "; send delay 400.00 ms mean, 400.00 P50, 400.00 P99, 400.00 max (due → sent)" in text
-    assert "TTFT from when due: 450.00 ms mean, 450.00 P99 (from sent: 50.00 ms mean, 50.00 P99)" in text
 
 
 @loop_over("name", ["client", "steady-state", "reconciliation", "roofline", "unavailable"])

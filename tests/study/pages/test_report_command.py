@@ -134,11 +134,6 @@ def test_a_strangers_run_directory_links_no_output_elsewhere(
     assert f"cannot write {name}: it is a symbolic link" in capsys.readouterr().err
 
 
-def test_one_run_s_pictures_have_plain_names(runs: Path) -> None:
-    assert cli.main(["report", "runs/run-0", "--svg", "svg"]) == 0
-    assert (Path("svg") / "timeline.svg").is_file()
-
-
 def test_a_plot_that_nobody_watches_is_plain(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["report", "runs/run-0", "--plot"]) == 0
     assert capsys.readouterr().out.isascii()

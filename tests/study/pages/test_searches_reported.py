@@ -35,16 +35,6 @@ def search(tmp_path: Path) -> Path:
     return searched(tmp_path / "search")
 
 
-def test_the_text_is_the_answer_and_the_searchs_runs(
-    search: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert report_command.main([str(search)]) == 0
-    out = capsys.readouterr().out
-    assert out.splitlines()[0] == "m, limit: 10.4 at a time (95 %: 9.9 to 10.9)"
-    assert "fails: ttft p99 < 500 ms is not met" in out
-    assert max(map(len, out.splitlines())) <= 80
-
-
 def test_two_searches_are_compared_in_every_text(
     search: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -60,14 +50,6 @@ def test_two_searches_are_compared_in_every_text(
     assert "n serves 1.00×" in compared
     assert "by tok/s" not in page  # runs of searches are no comparison
     assert 'id="load-1"' not in page
-
-
-def test_the_page_has_the_answer_and_its_pictures(search: Path, tmp_path: Path) -> None:
-    assert report_command.main([str(search), "--html", str(tmp_path / "page.html")]) == 0
-    page = (tmp_path / "page.html").read_text("utf-8")
-    assert '<section id="limit-1"><h2>m, limit: 10.4 at a time (95 %: 9.9 to 10.9)</h2>' in page
-    assert 'id="limit-1-limit-1-objective-1"' in page
-    assert "Goodput over load" in page
 
 
 def test_pictures_and_plots_have_the_search(
