@@ -35,7 +35,6 @@ from loadgen.report.section import (
     Room,
     Section,
     fit_lines,
-    is_shown,
     list_lines,
     make_sections,
 )
@@ -94,7 +93,7 @@ def make_page_passage(page: str, result: Result) -> Passage:
     tables = (
         make_guarded(section.name, partial(section.table, result), None, [])
         for section in sections
-        if section.table is not None and is_shown(section, result)
+        if section.table is not None and section.is_there(result.facts)
     )
     said = (line.removeprefix(f"{page.lower()}: ") for line in lines)
     return Passage(page, lines=tuple(said), table=next(tables, None))
@@ -127,6 +126,10 @@ def _summarize_roofline(result: Result, options: ReportOptions) -> Iterator[str]
         yield f"roofline: {share} ({step.reached_tps:,.0f} of {step.best_tps:,.0f} tok/s)"
 
 
+def _describe_verdict(result: Result, options: ReportOptions) -> Iterable[str]:
+    return (verdict.explain_doubts if options.explain else verdict.summarize_doubts)(result.verdict)
+
+
 def _mark_states(result: Result) -> Iterator[Mark]:
     yield Mark("PARTIAL", Colour.WARNING, bold=True)
     yield Mark("SIMULATED", Colour.WARNING, bold=True)
@@ -142,6 +145,7 @@ def _mark_verdict(result: Result) -> Iterator[Mark]:
 
 _HAS_SESSIONS, _HAS_BRANCHES = attrgetter("session_turns"), attrgetter("session_waits")
 _IS_PACED = attrgetter("profile.open_loop")
+_IS_WHOLE = attrgetter("whole_load")  # not that of one shard
 # Where the short report has no room for all of one `Room`, those that stand first are in it.
 SECTIONS = (
     Section("heading", run_lines.describe_state, marks=_mark_states),
@@ -151,13 +155,7 @@ SECTIONS = (
     Section("adapted", lambda result, _: result.facts.lines("adapted")),
     Section("block", _render_block, wrapped=False),
     Section("measured", session_figures.describe_counted_part, _HAS_SESSIONS),
-    Section(
-        "verdict",
-        lambda result, options: (verdict.explain_doubts if options.explain else verdict.summarize_doubts)(
-            result.verdict
-        ),
-        marks=_mark_verdict,
-    ),
+    Section("verdict", _describe_verdict, marks=_mark_verdict),
     Section("failures", run_lines.describe_failures, page="Notes"),
     Section("cancelled", shape_figures.describe_cancelled, attrgetter("cancels_some"), page="Notes"),
     Section("missing", run_lines.describe_missing, page="Notes"),
@@ -237,7 +235,6 @@ SECTIONS = (
         "load",
         run_lines.describe_load,
         lambda facts: not facts.session_turns,  # theirs is a section of sessions
-        room=Room.ALWAYS,
     ),
     Section("sessions-in-flight", session_figures.describe_in_flight, _HAS_SESSIONS),
     Section("rates", run_lines.describe_rates, _IS_PACED),
@@ -266,7 +263,7 @@ SECTIONS = (
     Section(
         "reconciliation",
         run_lines.describe_reconciled,
-        whole_load=True,
+        _IS_WHOLE,
         room=Room.FIRST,
         short=run_lines.summarize_reconciled,
         page="Client and server-reported figures",
@@ -276,8 +273,7 @@ SECTIONS = (
     Section(
         "roles",
         role_figures.describe_roles,
-        attrgetter("role_windows"),
-        whole_load=True,
+        lambda facts: _IS_WHOLE(facts) and facts.role_windows,
         room=Room.TABLE,
         short=role_figures.summarize_roles,
         page="By server",
@@ -287,8 +283,7 @@ SECTIONS = (
     Section(
         "roofline",
         _describe_roofline,
-        lambda facts: facts.ceiling or facts.no_ceiling,
-        whole_load=True,
+        lambda facts: _IS_WHOLE(facts) and (facts.ceiling or facts.no_ceiling),
         room=Room.LAST,
         short=_summarize_roofline,
         page="Roofline",
@@ -296,8 +291,7 @@ SECTIONS = (
     Section(
         "sensors",
         sensor_summary.describe_sensors,
-        attrgetter("sensed"),
-        whole_load=True,
+        lambda facts: _IS_WHOLE(facts) and facts.sensed,
         room=Room.LAST,
         short=sensor_summary.summarize_sensors,
         page="Environment",
@@ -305,7 +299,7 @@ SECTIONS = (
     Section(
         "cpus",
         lambda result, _: [cpu_use.format_use(use)] if (use := result.facts.cpu_use) else [],
-        whole_load=True,
+        _IS_WHOLE,
         room=Room.LAST,
         page="Environment",
     ),

@@ -54,7 +54,6 @@ class Section(msgspec.Struct, frozen=True):
     name: str
     lines: SectionLines = lambda result, options: ()
     is_there: Callable[[Facts], object] = lambda facts: True
-    whole_load: bool = False  # True: only in runs that sent the whole load, not that of one shard
     wrapped: bool = True  # False: the long ones are laid out already
     room: Room = Room.ALWAYS
     short: SectionLines | None = None  # of a short report; None: they are the same
@@ -77,11 +76,6 @@ class ShownSection(msgspec.Struct, frozen=True):
         return [line for entry in (*self.entries, *self.failures) for line in entry]
 
 
-def is_shown(section: Section, result: Result) -> bool:
-    """Whether a run has what a section is about."""
-    return bool(section.is_there(result.facts)) and (not section.whole_load or result.facts.whole_load)
-
-
 def make_sections(
     sections: Sequence[Section], result: Result, options: ReportOptions, tabled: bool = True
 ) -> dict[str, ShownSection]:
@@ -102,7 +96,7 @@ def make_sections(
 
 def _lay_out(section: Section, result: Result, options: ReportOptions, tabled: bool) -> list[list[str]]:
     """List a section's entries, wrapped and painted, its table first; [] if the run has none of it."""
-    if not is_shown(section, result):
+    if not section.is_there(result.facts):
         return []
     screen, lines = options.screen, (options.short and section.short) or section.lines
     marks = [mark._replace(phrase=clean_text(mark.phrase)) for mark in section.marks(result)]
