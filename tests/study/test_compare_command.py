@@ -1,25 +1,32 @@
-"""`loadgen compare`: what it is asked for, what it prints, and what it refuses."""
+"""`loadgen compare` and `loadgen.compare`: what they are asked for, what they print, and what they refuse."""
 
 from __future__ import annotations
 
 import csv
+import inspect
 import io
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+import loadgen
 from builders import made_runs
 from builders.comparison_samples import PUBLISHED
 from builders.loops import loop_over
+from fakes.scripted_server import ScriptedServer, api, stream
 from loadgen import cli
 from loadgen.report.report import render_report as report
 from loadgen.report.run_directory import Result
+from loadgen.settings.setting import list_rows
 from loadgen.study import compare_command
+from loadgen.study.answer.answer_settings import AnswerSettings
 from loadgen.study.compare import model
 from loadgen.study.compare.model import CampaignSettings, ComparisonOptions
+from loadgen.study.compare_command import Comparison
 from loadgen.study.importers import result_sources
 
 ONE = str(Path(__file__).parents[2] / "docs" / "examples" / "vllm.json")
@@ -268,33 +275,71 @@ def test_five_files_of_a_directory_are_repeats(capsys: pytest.CaptureFixture[str
     }
 
 
-def test_repeats_that_are_a_factor_of_two_apart_are_asked_about(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    vllm_file(tmp_path / "a.json", 666.7)
-    vllm_file(tmp_path / "b.json", 333.3)
-    said = " ".join(compared(capsys, str(tmp_path)).split())
-    assert "are these 2 runs repeats? They are 2× apart in tok/s (333.3 to 666.7)" in said
-
-
-def test_two_directories_of_our_own_runs_are_two_sides(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    for side, speed in (("before", 1.0), ("after", 2.0)):
-        for seed in range(3):
-            run = made_runs.run(speed=speed, seed=seed + int(100 * speed), plan_digest=f"plan-{seed}")
-            saved(tmp_path / side / str(seed), run)
-    found = rows(capsys, str(tmp_path / "before"), str(tmp_path / "after"))
-    assert {name: runs for name, (runs, _) in found.items()} == {"m (before)": 3, "m (after)": 3}
-    said = " ".join(compared(capsys, str(tmp_path / "before")).split())
-    assert "repeats?" not in said
-    said = " ".join(compared(capsys, str(tmp_path)).split())
-    assert "are these 6 runs repeats? They are 2" in said
-
-
 def test_metadata_of_our_own_runs_tells_them_apart(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     for turn, build in enumerate(("old build", "new build")):
         saved(tmp_path / build, made_runs.run(seed=turn, metadata=(f"build={build}", f"run={turn}")))
     assert set(rows(capsys, str(tmp_path))) == {"m (old build)", "m (new build)"}
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer(api(lambda _: stream(), owner="vllm")) as server:
+        yield server
+
+
+def small(server: ScriptedServer, run_dir: str | None = None) -> loadgen.Run:
+    written: loadgen.Run = loadgen.bench(
+        server.base_url, num_prompts=4, max_concurrency=2, input_len=8, output_len=3, observe=False
+    )
+    if run_dir is not None:
+        written.save(run_dir)
+    return written
+
+
+@pytest.mark.whole
+def test_runs_are_compared_under_the_names_they_are_given(server: ScriptedServer, tmp_path: Path) -> None:
+    first, second = small(server, str(tmp_path / "first")), small(server)
+    assert first.directory is not None
+    found = loadgen.compare({"before": [first.directory], "after": [second]}, baseline="before")
+    assert [line.name for line in found.tables[0].lines] == ["before", "after"]
+    assert "before" in found.text()
+    assert "| after" in found.markdown()
+    assert json.dumps(found.json())
+    rows = loadgen.compare([first, second]).tables[0].lines
+    assert [line.name for line in rows] == ["m (first)", "m (run 2)"]
+    rows = loadgen.compare({"twice": [first, second]}).tables[0].lines
+    assert [(line.name, len(line.runs)) for line in rows] == [("twice", 2)]
+    with pytest.raises(loadgen.LoadgenError, match="write \\[run\\]"):
+        loadgen.compare(first)  # type: ignore[arg-type]
+    with pytest.raises(loadgen.LoadgenError, match="margin"):
+        loadgen.compare([first, second], margin=3.0)
+
+
+@pytest.mark.whole
+def test_runs_are_audited(server: ScriptedServer, tmp_path: Path) -> None:
+    run = small(server)
+    found = loadgen.audit([run])
+    assert [(one.name, one.verdict.status) for one in found.runs] == [("m", run.verdict.status)]
+    assert "m" in found.text(explain=True)
+    assert found.json()["runs"]
+    (tmp_path / "a.txt").write_text("nothing")
+    with pytest.raises(loadgen.LoadgenError, match="no known results"):
+        loadgen.audit([tmp_path / "a.txt"])
+
+
+def test_what_to_take_is_asked_of_a_comparison() -> None:
+    page = Path(__file__).parents[1] / "data" / "published" / "rtx_pro_6000_speed.csv"
+    found = loadgen.compare([page])
+    assert "answer" not in found.json()
+    chosen = found.answer(fits="16GiB")
+    assert chosen is not None
+    assert chosen.recommendations[0].words.startswith("undecided: Qwen3-4B-AWQ leads Qwen3-4B by 1.88 ×")
+    with pytest.raises(loadgen.LoadgenError, match="--fits 'big': give a size of memory"):
+        found.answer(fits="big")
+
+
+def test_the_answer_has_a_keyword_for_each_setting() -> None:
+    asked = set(inspect.signature(Comparison.answer).parameters) - {"self"}
+    assert asked == {row.name for row in list_rows(AnswerSettings)}

@@ -79,15 +79,6 @@ def test_the_title_is_what_rows_have_in_common(changes: dict[str, Any], title: s
     assert "64 in" not in other
 
 
-@pytest.mark.parametrize(("changes", "requests", "duration"), [
-    pytest.param({}, "32", "", id="a number was asked for"),
-    pytest.param({"duration_s": 8.2}, "", "8.2 s", id="a time was asked for"),
-])  # fmt: skip
-def test_a_time_is_no_number_of_requests(changes: dict[str, Any], requests: str, duration: str) -> None:
-    made = row(**changes)
-    assert (made.load.count_words, made.load.duration_words) == (requests, duration)
-
-
 @pytest.mark.parametrize(("changes", "verdict"), [
     ({"verdict": "SUSPECT"}, "SUSPECT"),
     ({"verdict": "SUSPECT", "saturated": True}, "saturated"),

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.base import rule
 from loadgen.base.errors import MeasureError
@@ -173,14 +174,7 @@ def explain_other_quantity(key: str, runs: Sequence[Reported], baseline: Sequenc
     if key not in _OF_WHOLE_ANSWERS and find_figure(key) is not SELECTABLE[_E2EL]:
         return ""
     units = statistics.pair_units(runs, baseline, lambda run: run.output_len)
-    lengths = statistics.judge_effect(
-        units.row,
-        units.baseline,
-        paired=units.paired,
-        higher_is_faster=None,
-        margin=LENGTH_TOLERANCE,
-        alpha=_ALPHA,
-    )
+    lengths = replace(units, order=None).judge(None, LENGTH_TOLERANCE, _ALPHA)
     if not abs(lengths.ratio - 1) > LENGTH_TOLERANCE or lengths.p > _ALPHA:
         return ""
     own, other_len = (math.fsum(side) / len(side) for side in (units.row, units.baseline))

@@ -242,9 +242,12 @@ def _select_figures(runs: Sequence[Reported]) -> list[ComparedFigure]:
 
 def choose_usual(load: Load) -> str:
     """Choose the key of the figure that decides under a load before any run: throughput, or mean E2EL."""
+    return next(key for key in _list_usual(load) if key != _SPEED)
+
+
+def _list_usual(load: Load) -> tuple[str, ...]:
     rate = load.request_rate_per_s
-    usual = _CLOSED if rate is None or math.isinf(rate) else _RATED
-    return next(key for key in usual if key != _SPEED)
+    return _CLOSED if rate is None or math.isinf(rate) else _RATED
 
 
 def choose_headline(load: Load, runs: Sequence[Reported], asked: str = "") -> str:
@@ -253,14 +256,11 @@ def choose_headline(load: Load, runs: Sequence[Reported], asked: str = "") -> st
     Usual are throughputs first, at a finite request rate latencies; without any of them it is the first
     column that ranks speed, else the output throughput.
     """
-    figures = _select_figures(runs)
-    rate = load.request_rate_per_s
-    usual = _CLOSED if rate is None or math.isinf(rate) else _RATED
     if asked and any(read_figure(run, asked) is not None for run in runs):
         return asked
-    keys = [figure.key for figure in figures]
-    ranking = (figure.key for figure in figures if figure.higher_is_faster is not None)
-    return next((key for key in usual if key in keys), next(ranking, "output_throughput"))
+    ranking = {figure.key: figure.higher_is_faster for figure in _select_figures(runs)}
+    others = (key for key, higher_is_faster in ranking.items() if higher_is_faster is not None)
+    return next((key for key in _list_usual(load) if key in ranking), next(others, "output_throughput"))
 
 
 def _find_asked_output(runs: Sequence[Reported]) -> float | None:

@@ -129,10 +129,11 @@ CHOICES = {
     ),
     "not told apart": Choice(
         [*cells("A", [100, 108, 94]), *cells("B", [101, 93, 107])], "undecided", ("A", "B"),
-        ("which is not significant",), ("take",),
+        ("A leads B by 1.0", "which is not significant", "per side would decide it"), ("take",),
     ),
     "one run a side": Choice(
-        [*cells("A", [100]), *cells("B", [150])], "undecided", ("B", "A"), ("one run a side",), ("take",),
+        [*cells("A", [100]), *cells("B", [150])], "undecided", ("B", "A"),
+        ("B leads A by 1.50 ×, which is not significant: one run a side has no spread",), ("take",),
     ),
     "more than the percentile leaves out failed": Choice(
         [*others("A", 1, p95=1300.0), *others("B", 1.1, lost=9, p95=1300.0)], "take", ("A",),
@@ -223,6 +224,10 @@ CHOICES = {
     "equal, and one is the reference": Choice(
         quick(bf16=100, B=100.02), "take", ("bf16",), ("as fast as B, and it is the reference",), (),
         {}, {"B": made_quality(0.02, 0.002)},
+    ),
+    "equal, and one is nearer to the reference": Choice(
+        quick(bf16=100, B=150, C=150.02), "take", ("B",), ("as fast as C, and nearer to bf16",), (),
+        {}, {"B": made_quality(0.02, 0.002), "C": made_quality(0.06, 0.02)},
     ),
     "equal, and the fastest is too far": Choice(
         quick(bf16=100, B=100.02, C=100.01), "take", ("bf16",), ("as fast as C", "excluded: B"), ("with",),

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doc_tables import tabulate_rules
 
 from builders import made_data, made_runs
 from builders.comparison_samples import HIGH, run
@@ -24,7 +23,6 @@ from loadgen.report.report import render_report as report
 from loadgen.server.engine_config import EngineConfig
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.compare.comparability import (
-    COMPARABILITY,
     explain_short_answers,
     explain_state_differences,
     find_differences,
@@ -96,14 +94,6 @@ def test_output_shorter_than_asked_is_told(generated: float, said: str) -> None:
         explain_short_answers(untold, 128.0),
         explain_short_answers(untold, None),
     ] == [said or None, said or None, None]
-
-
-def test_the_table_has_every_item_once() -> None:
-    rows = [
-        line for line in tabulate_rules(COMPARABILITY, "rule", "###").splitlines() if line.startswith("| `")
-    ]
-    assert {row.split("`")[1] for row in rows} == {one.code for one in COMPARABILITY}
-    assert len({one.code for one in COMPARABILITY}) == len(COMPARABILITY)
 
 
 KEYS = {"name": "made", "input_len": 64, "output_len": 16, "num_prompts": 24, "max_concurrency": 4}

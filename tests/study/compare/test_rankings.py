@@ -12,14 +12,12 @@ import pytest
 from msgspec.structs import replace
 
 from builders import made_qualities
-from builders.comparison_samples import HIGH, cells, rtx, run
+from builders.comparison_samples import HIGH, cells, run
 from builders.loops import loop_over
 from builders.made_limits import limit_record
 from builders.made_qualities import interval, quality, reference, rows
 from builders.required import require
 from loadgen.base.passages import CurveStyle, render_passages
-from loadgen.base.tables import render_text_table
-from loadgen.base.text import WIDTH
 from loadgen.study.compare import limits, rankings
 from loadgen.study.compare.comparison import BROKEN, compare_runs
 from loadgen.study.compare.model import CampaignSettings, ComparedLoad, ComparisonOptions
@@ -57,29 +55,6 @@ def test_a_name_is_base_model_and_quantization(
     assert ((found.base, found.quantization), found.params, found.type) == (model, params, kind)
 
 
-def test_the_ranking_of_the_rtx_page() -> None:
-    (one,) = compare_runs(list(rtx()), ComparisonOptions())
-    table = rankings.make_ranking_table(one)
-    assert [column.title for column in table.columns] == ["rank", "model", "params", "type", "tok/s"]
-    assert table.body[:4] == (
-        ("1", "Qwen3-4B-AWQ", "4B", "Dense AWQ", "391.2"),
-        ("2", "Qwen3-4B", "4B", "Dense BF16", "208.1"),
-        ("3", "Qwen3-8B-AWQ", "8B", "Dense AWQ", "208.0"),
-        ("4", "Qwen3-30B-A3B", "30B (3B active)", "MoE BF16", "168.9"),
-    )
-    assert max(map(len, render_text_table(table).splitlines())) <= WIDTH
-
-
-def test_the_effect_of_quantization_on_the_rtx_page() -> None:
-    (one,) = compare_runs(list(rtx()), ComparisonOptions())
-    table = rankings.make_effect_table(one)
-    assert [column.title for column in table.columns] == ["size", "model", "BF16", "AWQ"]
-    cells_of = {row[1]: row for row in table.body}
-    assert cells_of["Qwen3-4B"] == ("4B", "Qwen3-4B", "208.1", "391.2 (1.88×)")
-    assert cells_of["Qwen3-8B"] == ("8B", "Qwen3-8B", "-", "208.0")
-    assert cells_of["EXAONE-3.5-7.8B"][2:] == ("95.2", "-")
-
-
 def test_a_refused_row_is_in_no_effect_and_starred_in_the_ranking() -> None:
     rows = [*cells("Qwen3-8B", [100.0]), *cells("Qwen3-8B-FP8", [200.0], replace(HIGH, requests=200))]
     (one,) = compare_runs(rows, ComparisonOptions())
@@ -110,17 +85,6 @@ def test_what_a_checkpoint_needs(told: dict[str, Any], how: str, gib: float) -> 
     assert (round(needed, 1), by) == (gib, how)
     assert compute_need("x", [run("x", 1.0, weight_bytes=3 * GIB)]) == (4.0, "files, no KV")
     assert compute_need("x", [run("x", 1.0)])[1] == "unknown model"
-
-
-def test_what_fits_of_the_rtx_page() -> None:
-    table = require(rankings.make_fit_passage(compare_runs(list(rtx()), ComparisonOptions())).table)
-    titles = [column.title for column in table.columns]
-    assert titles == ["model", "GiB", "8", "16", "24", "48", "96", "how known"]
-    answers = {row[0]: row[2:7] for row in table.body}
-    assert answers["Qwen3-4B-AWQ"] == ("yes",) * 5
-    assert answers["Qwen3-4B"] == ("no", "yes", "yes", "yes", "yes")
-    assert answers["Qwen3-30B-A3B"] == ("no", "no", "no", "no", "yes")
-    assert "8192 tokens" in table.notes[0]
 
 
 SLOW, FAST = [100.0, 101.0, 99.0, 100.5, 99.5], [200.0, 202.0, 199.0, 201.0, 198.0]

@@ -52,12 +52,6 @@ def test_loads_are_told_apart_by_name_else_by_their_facts(
     assert rows(reported) == found
 
 
-def test_all_are_under_one_load_where_that_is_wanted() -> None:
-    assert rows([run("a", 1.0), run("b", 2.0, replace(HIGH, name="low"))], one_load=True) == [
-        {"a": 1, "b": 1}
-    ]
-
-
 @loop_over(("told", "names"), [
     ([{}, {}], ["a", "a"]),
     ([{"engine": "vLLM 1"}, {"engine": "vLLM 2"}], ["a (vLLM 1)", "a (vLLM 2)"]),
@@ -79,11 +73,6 @@ def test_rows_of_a_campaign_have_its_names() -> None:
 
 def test_a_run_without_a_name_is_called_by_its_file() -> None:
     assert run_groups.name_rows([run("", 1.0, source="results/fp8.json")]) == ["fp8"]
-
-
-def test_the_same_run_twice_is_there_once() -> None:
-    one, copy, other = run("a", 1.0, source="x"), run("a", 1.0, source="y"), run("a", 2.0)
-    assert run_groups.drop_repeated([one, copy, other]) == ([one, other], [copy])
 
 
 def test_a_run_and_its_result_file_are_one() -> None:

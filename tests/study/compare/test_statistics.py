@@ -15,9 +15,7 @@ from scipy import integrate, stats
 
 from benchmarks.simulated.drifts import (
     DRIFTS,
-    compare_blocks,
     count_decided,
-    draw_sides,
     gate_blocks,
     order_in_blocks,
 )
@@ -32,7 +30,6 @@ from loadgen.study.compare.statistics import (
     MOST_UNITS,
     POWER,
     UNTIMED,
-    Estimate,
     Family,
     UnitOrder,
     adjust_by_holm,
@@ -99,22 +96,13 @@ def test_equivalence_is_the_larger_of_scipys_two_one_sided_tests(row: list[float
     assert told(row, paired=paired).p_equivalent == pytest.approx(max(below, above), rel=1e-9)
 
 
-@loop_over("scale", [0.97, 0.985, 1.0, 1.012, 1.03])
-@loop_over("alpha", [0.01, 0.05, 0.2])
-def test_equivalent_is_where_the_interval_lies_within_the_margin(scale: float, alpha: float) -> None:
-    row = [scale * value for value in NEAR]
-    per_look = 2 * alpha / LOOKS  # the interval of a test at alpha / LOOKS on each side
-    wide = judge_effect(row, BASELINE, paired=True, higher_is_faster=True, margin=0.02, alpha=per_look)
-    found = judge_effect(row, BASELINE, paired=True, higher_is_faster=True, margin=0.02, alpha=alpha)
-    assert (found.call is Decision.EQUIVALENT) == (wide.low >= 1 / 1.02 and wide.high <= 1.02)
-
-
 @loop_over(
     ("row", "higher_is_faster", "call"),
     [
         (FASTER, True, Decision.FASTER),
         (FASTER, False, Decision.SLOWER),
         (NEAR, True, Decision.EQUIVALENT),
+        ([1.01 * value for value in NEAR], True, Decision.EQUIVALENT),  # the difference is certain, and small
         (NEAR, False, Decision.EQUIVALENT),
         (NOISY, True, Decision.UNDECIDED),
         (FASTER, None, Decision.NONE),
@@ -125,19 +113,6 @@ def test_the_verdict(row: list[float], higher_is_faster: bool | None, call: Deci
     assert (found.call, found.why) == (call, "")
     assert math.isnan(found.detectable) == (call is not Decision.UNDECIDED)
     assert (found.more_runs is None) == (call is not Decision.UNDECIDED)
-
-
-def test_a_small_difference_that_is_certain_is_still_equivalent() -> None:
-    found = told([1.01 * value for value in NEAR])
-    assert found.p_adjusted < 0.05
-    assert found.call is Decision.EQUIVALENT
-
-
-def test_exchanging_row_and_baseline_turns_the_verdict_round() -> None:
-    one, other = told(FASTER), told(BASELINE, FASTER)
-    assert (one.call, other.call) == (Decision.FASTER, Decision.SLOWER)
-    assert (other.ratio, other.low, other.high) == pytest.approx((1 / one.ratio, 1 / one.high, 1 / one.low))
-    assert (other.p, other.p_equivalent) == pytest.approx((one.p, one.p_equivalent))
 
 
 @loop_over(
@@ -299,16 +274,6 @@ def test_each_row_is_one_of_three_or_was_not_tested(
     assert found == said
 
 
-def test_a_level_that_is_just_reached_is_a_verdict() -> None:
-    """The adjusted p of rows and looks meets alpha exactly where a row's own p meets its level."""
-    one = Estimate(np.array([0.0, 0.05]), np.array([0.01, 0.01]), np.array([4.0, 4.0]))
-    rows = judge_family(one, 0.02, 0.05)
-    assert rows.p.tolist() == pytest.approx([1.0, 2 * LOOKS * one.p[1]])
-    strict = judge_family(one, 0.02, float(rows.p[1]))
-    assert strict.differs.tolist() == [False, True]
-    assert judge_family(one, 0.02, float(rows.p[1]) * (1 - 1e-9)).differs.tolist() == [False, False]
-
-
 INF = math.inf
 
 
@@ -333,25 +298,6 @@ def integrated(distance: float, freedom: int, tail: float, *, equivalence: bool 
 def test_power_is_that_of_rs_own_example() -> None:
     """power.t.test(n = 20, delta = 1): two samples, 5 % two-sided, power 0.8689528."""
     assert float(compute_power(1 / math.sqrt(2 / 20), 38, 0.025)) == pytest.approx(0.8689528, abs=5e-8)
-
-
-@loop_over(
-    ("effect", "n", "pairs"),
-    [
-        (0.2, 199, True),
-        (0.5, 34, True),
-        (0.8, 15, True),
-        (0.2, 394, False),
-        (0.5, 64, False),
-        (0.8, 26, False),
-    ],
-)
-def test_eighty_percent_begins_where_the_tables_have_it(effect: float, n: int, pairs: bool) -> None:
-    """Cohen's small, medium and large effect at 5 % two-sided."""
-    sides, degrees = (1, n - 1) if pairs else (2, 2 * n - 2)
-    enough = compute_power(effect * math.sqrt(n / sides), degrees, 0.025)
-    one_less = compute_power(effect * math.sqrt((n - 1) / sides), degrees - sides, 0.025)
-    assert one_less < POWER <= enough
 
 
 @pytest.mark.parametrize(
@@ -534,11 +480,3 @@ def test_blocks_of_one_server_are_rarely_called_different(drift: str) -> None:
 @loop_over(("drift", "size", "least"), [("none", 8, 0.8), ("1 % a run", 8, 0.8), ("none", 5, 0.5)])
 def test_a_tenth_is_still_found_in_blocks(drift: str, size: int, least: float) -> None:
     assert count_decided(DRIFTS[drift], size, 1.1, 60) >= least
-
-
-def test_without_the_order_a_drift_is_a_difference() -> None:
-    random = np.random.default_rng(1)
-    baseline, row = draw_sides(DRIFTS["1 % a run"], 8, 1.0, random)
-    told = {"paired": False, "higher_is_faster": False, "margin": 0.02, "alpha": 0.05}
-    assert judge_effect(row.tolist(), baseline.tolist(), **told).call is Decision.SLOWER  # type: ignore[arg-type]
-    assert compare_blocks(DRIFTS["1 % a run"], 8, 1.0, random).call is not Decision.SLOWER
