@@ -90,35 +90,23 @@ def test_every_key_that_makes_the_load_is_tried() -> None:
 
 
 @loop_over("key", LOAD_KEYS)
-def test_repeats_have_one_identity_and_other_loads_another(key: str) -> None:
-    identities = [run.load.identity for run in sides(key, "m", "m")]
+def test_another_value_of_a_key_makes_another_load(key: str) -> None:
+    """Runs of one name are shown apart; rows of two have no verdict, under the load of the baseline."""
+    runs = sides(key, "m", "m")
+    identities = [run.load.identity for run in runs]
     assert identities[::2] == identities[1::2]
     assert len(set(identities)) == 2
-
-
-@loop_over("key", LOAD_KEYS)
-def test_two_loads_of_one_name_are_shown_apart(key: str) -> None:
-    tables = comparison.compare_runs(sides(key, "m", "m"), ComparisonOptions())
-    assert [len(line.runs) for table in tables for line in table.lines] == [2, 2]
-    assert len(tables) == 2
-
-
-@loop_over("key", LOAD_KEYS)
-def test_two_rows_of_other_loads_have_no_verdict(key: str) -> None:
-    (table,) = comparison.compare_runs(sides(key, "m", "n"), ComparisonOptions())
-    decisions = {effect.call for line in table.lines for effect in line.effects.values()}
-    assert decisions == {Decision.NONE}
-    refused = [mark for mark in table.lines[1].marks if mark.startswith("not compared: ")]
-    assert refused, table.lines[1].marks
-
-
-@loop_over("key", LOAD_KEYS)
-def test_a_table_is_headed_by_the_load_of_its_baseline(key: str) -> None:
+    tables = comparison.compare_runs(runs, ComparisonOptions())
+    assert [[len(line.runs) for line in table.lines] for table in tables] == [[2], [2]]
+    rows = sides(key, "m", "n")
     for unlike in (False, True):
-        for runs in (made := sides(key, "m", "n"), [*made[2:], *made[:2]]):
-            tables = comparison.compare_runs(runs, ComparisonOptions(allow_unlike=unlike))
-            own = replace(tables[0].lines[0].runs[0].load, seed=None, timed=False, settings=None)
-            assert [table.load for table in tables] == [own]
+        for made in (rows, [*rows[2:], *rows[:2]]):
+            (table,) = comparison.compare_runs(made, ComparisonOptions(allow_unlike=unlike))
+            first, second = table.lines
+            assert table.load == replace(first.runs[0].load, seed=None, timed=False, settings=None)
+            begin = "unlike the baseline: " if unlike else "not compared: "
+            assert any(mark.startswith(begin) for mark in second.marks), second.marks
+            assert unlike or {effect.call for effect in second.effects.values()} == {Decision.NONE}
 
 
 @loop_over("key", list_profile_keys(Makes.REQUEST, Makes.CLIENT))
