@@ -270,7 +270,7 @@ class Comparison(msgspec.Struct, frozen=True):
     searches found, a table for each kind of search.
     """
 
-    tables: tuple[ComparedLoad, ...]
+    tables: tuple[model.ComparedLoad, ...]
     messages: tuple[str, ...] = ()
     limits: tuple[ComparedLimits, ...] = ()
     options: ComparisonOptions = ComparisonOptions()
