@@ -155,13 +155,11 @@ def explain_short_answers(run: Reported, otherwise: float | None) -> Evidence | 
 
 
 def explain_other_quantity(key: str, runs: Sequence[Reported], baseline: Sequence[Reported]) -> str:
-    """Write why a figure of two sides is not one quantity; "" if it is, or a side has no run.
+    """Write why a figure of two sides, each of a run or more, is not one quantity; "" if it is.
 
     Goodput is of other objectives; a percentile leaves out the requests that failed, which are beyond it; or
     the figure is of whole answers, whose lengths differ by over 1 %, and by more than they vary between runs.
     """
-    if not (runs and baseline):
-        return ""
     if key == _GOODPUT:  # objectives that are not those of the last run, the baseline's
         known = (run.facts.ask().goodput_limits for run in (*runs, *baseline) if run.facts is not None)
         shown = [" ".join(f"{name}:{limit:g}" for name, limit in each.items()) or "none" for each in known]

@@ -106,9 +106,7 @@ def make_effect_table(comparison: ComparedLoad) -> Table:
 
 
 def find_checkpoint_name(line: Line) -> str:
-    """Return the name of a row's checkpoint, without where it ran; the row's without runs."""
-    if not line.runs:
-        return line.name
+    """Return the name of the checkpoint of a row with runs, without where it ran."""
     cell = line.runs[0].cell
     return line.runs[0].name or line.name if cell is None else cell.checkpoint
 

@@ -190,13 +190,6 @@ def test_a_figure_that_no_measurement_gives_is_named_and_not_compared(ttft: floa
     assert found.effects["output_throughput"].call is Decision.FASTER
 
 
-def test_a_row_of_invalid_runs_has_no_verdict() -> None:
-    row = [replace(one, level="INVALID", doubts=("failures",)) for one in cells("Qwen3-8B-FP8", FAST)]
-    found = line(only(compared(BASE, row)), "Qwen3-8B-FP8")
-    decided = {(one.call, one.why) for one in found.effects.values()}
-    assert decided == {(Decision.NONE, "its runs are INVALID")}
-
-
 def test_failed_cells_are_failures_of_their_rows() -> None:
     lost = [failed("Qwen3-8B-FP8", "out of memory", 4), failed("Qwen3-8B-AWQ", "no kernel", 0)]
     lost += [failed("Qwen3-8B-AWQ", "no kernel", 1)]

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from builders import made_qualities
 from builders.comparison_samples import HIGH, cells, run
 from builders.loops import loop_over
 from builders.made_limits import limit_record
@@ -172,13 +171,6 @@ def test_every_form_of_a_comparison_has_the_quality() -> None:
     row = encoded["comparisons"][0]["rows"][2]
     assert row["quality"]["kl"]["tokens"] == 20_000
     assert row["quality"]["verdict"]["more_tokens"] == 9_000
-
-
-def test_a_comparison_without_quality_has_nothing_of_it() -> None:
-    found = compared(made_qualities.rows("a", SLOW, None), made_qualities.rows("b", FAST, None))
-    assert "uality" not in render_passages(list_passages(found, ()))
-    assert "kl" not in render_csv(found, ()).splitlines()[0]
-    assert '"quality"' not in json.dumps(encode_comparison(found, ()))
 
 
 def search(name: str, value: float, found: Quality | None) -> StoredLimit:

@@ -65,12 +65,6 @@ def test_runs_of_one_name_on_other_things_are_other_rows(
     assert run_groups.name_rows([run("a", 1.0, **one) for one in told]) == names
 
 
-def test_rows_of_a_campaign_have_its_names() -> None:
-    reported = [replace(run("served", 1.0), cell=cell("Qwen3-8B", 0))]
-    assert run_groups.name_rows(reported) == ["Qwen3-8B"]
-    assert run_groups.name_rows(reported, by_server=True) == ["Qwen3-8B on vllm"]
-
-
 def test_a_run_without_a_name_is_called_by_its_file() -> None:
     assert run_groups.name_rows([run("", 1.0, source="results/fp8.json")]) == ["fp8"]
 
@@ -207,20 +201,6 @@ ASKED = replace(HIGH, name="", asked_input_len=2048)
 def test_loads_are_one_where_nothing_that_was_asked_for_differs(change: dict[str, Any], same: bool) -> None:
     one, other = run("a", 1.0, ASKED), run("a", 1.0, replace(ASKED, **change))
     assert run_groups.is_same_load(one, other) is same
-
-
-EIGHT, SIXTEEN = HIGH, replace(HIGH, max_concurrency=16)
-
-
-@pytest.mark.parametrize(("loads", "found"), [
-    ([("a", EIGHT), ("a", SIXTEEN), ("a", EIGHT)], [{"a": 2}, {"a": 1}]),
-    ([("a", EIGHT), ("b", EIGHT), ("a", SIXTEEN), ("b", SIXTEEN)], [{"a": 1, "b": 1}] * 2),
-    ([("a", EIGHT), ("b", SIXTEEN)], [{"a": 1, "b": 1}]),  # refused by the concurrency
-])  # fmt: skip
-def test_flags_over_a_profile_make_another_load(
-    loads: list[tuple[str, Load]], found: list[dict[str, int]]
-) -> None:
-    assert rows([run(name, 1.0 + number, load) for number, (name, load) in enumerate(loads)]) == found
 
 
 LOW = replace(HIGH, name="low-load", max_concurrency=1)
