@@ -40,7 +40,6 @@ from loadgen.study.compare import (
     comparison_report,
     limits,
     model,
-    rankings,
     speculation_split,
 )
 from loadgen.study.compare.limits import ComparedLimits
@@ -253,13 +252,13 @@ def _make_other_tables(tables: Sequence[ComparedLoad], given: argparse.Namespace
         described = comparison_report.describe_load(table.load, unknown="")
         load = f", {described}" if described else ""
         if given.rankings:
-            ranking = rankings.make_ranking_table(table)
+            ranking = comparison_report.make_ranking_table(table)
             drawn.append(Passage(f"Ranking{load}", f"ranking_{number}", table=ranking))
         if given.effects:
-            effects = rankings.make_effect_table(table)
+            effects = comparison_report.make_effect_table(table)
             drawn.append(Passage(f"Effect of quantization{load}", f"effects_{number}", table=effects))
     if given.fits == "":
-        drawn.append(rankings.make_fit_passage(tables))
+        drawn.append(comparison_report.make_fit_passage(tables))
     return drawn
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -10,30 +11,34 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict, replace
 
+from loadgen.base import parsing
 from loadgen.base.errors import UsageError
+from loadgen.base.files import expand_path
+from loadgen.base.intervals import NORMAL_QUANTILE
 from loadgen.base.passages import Passage
 from loadgen.base.tables import Number, Table, format_csv_table, list_interval_cells, make_table
 from loadgen.base.text import GIB, count_decimals
-from loadgen.base.untrusted import read_mapping
+from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.host.machine_state import Difference
 from loadgen.report.result_file import make_strict
 from loadgen.study import repeats
-from loadgen.study.answer import answer_settings
 from loadgen.study.answer.answer_settings import AnswerRequest
-from loadgen.study.answer.contest import (
+from loadgen.study.answer.recommendation import (
     Candidate,
     Contest,
+    Recommendation,
     Value,
     compute_price,
     list_candidates,
     make_limit_contest,
     make_load_contest,
+    recommend,
 )
-from loadgen.study.answer.recommendation import Recommendation, recommend
 from loadgen.study.compare.comparability import knows_state, list_run_differences
 from loadgen.study.compare.comparison import read_figure
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions, Decision, Split
+from loadgen.study.importers import json_fields
 from loadgen.study.load_table import SIMULATION, mark_simulated
 from loadgen.study.repeats import VAGUE, VAGUE_LEGEND
 from loadgen.study.run_summary import Reported, group_by
@@ -44,6 +49,8 @@ DOMINATED = "†"
 _LEAST_OBJECTIVES = 2  # by one alone the slower row says nothing that its speed does not
 _UNCHANGED = {"kl": 0.0, "agreement": 1.0}  # of the reference against itself
 _ALIKE = 1e-9  # of the mean: an interval of rounding alone
+_ERROR = "_stderr"  # of a metric, which comes before the filter: acc_stderr,none
+_NO_METRIC = ("alias", "name", "sample_len", "samples")
 _NOT_STARTED = "the server was not started here"
 _NO_POWER = "no sensor of power or energy was read"
 _NO_KV = "the size of the KV cache is in what an engine reports or logs, and was not found"
@@ -135,12 +142,49 @@ def _read_scores(
     scores, unread = dict[str, Mapping[str, Value]](), list[str]()
     for name, file in files.items():
         try:
-            scores[name] = answer_settings.read_scores(file)
+            scores[name] = read_scores(file)
         except UsageError as error:
             if recorded.get(name) != file:
                 raise
             unread.append(f"no scores of {name}: {error}")
     return scores, unread
+
+
+def read_scores(file: str) -> dict[str, Value]:
+    """Read the first metric of each task, as "gsm8k exact_match", ± 1.96 × stderr where that is known.
+
+    A task of a group that has a score itself is left out. Of a directory it is the results_*.json whose name
+    sorts last. Raises UsageError of a file without scores.
+    """
+    path = expand_path(file)
+    if path.is_dir():
+        path = max(path.rglob("results_*.json"), key=lambda found: found.name, default=path)
+    try:
+        whole = json.loads(json_fields.read_bounded(path))
+    except (ValueError, RecursionError):
+        whole = None
+    if not isinstance(whole, dict):
+        raise UsageError(f"{path} is not a results_*.json of lm-evaluation-harness")
+    results = read_mapping(whole.get("results"))
+    scores = {task: score for task in results if (score := _find_score(read_mapping(results[task])))}
+    groups = read_mapping(whole.get("group_subtasks"))
+    grouped = {str(task) for group in groups if group in scores for task in read_list(groups[group])}
+    if not scores:
+        raise UsageError(f"{path}: no task has a score: give a results_*.json of lm-evaluation-harness")
+    return {f"{task} {name}": value for task, (name, value) in scores.items() if task not in grouped}
+
+
+def _find_score(metrics: Mapping[str, Any]) -> tuple[str, Value] | None:
+    """Find the first metric that is a number, with its 95 % interval (NaN: unknown); None without any."""
+    for key, number in metrics.items():
+        name, comma, chosen = key.partition(",")
+        value = parsing.read_figure(number)
+        if value is None or name.endswith(_ERROR) or name in _NO_METRIC:
+            continue
+        error = parsing.read_figure(metrics.get(f"{name}{_ERROR}{comma}{chosen}"))
+        reach = math.nan if error is None else NORMAL_QUANTILE * error
+        return name, Value(value, value - reach, value + reach)
+    return None
 
 
 def _list_dominating(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
 import shlex
 from collections.abc import Mapping
@@ -16,15 +15,10 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
-from loadgen.base.files import expand_path
-from loadgen.base.intervals import NORMAL_QUANTILE
-from loadgen.base.parsing import number_between, read_figure, suggest_name
+from loadgen.base.parsing import number_between, suggest_name
 from loadgen.base.text import quote_value
-from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.figures.objectives import Objective, parse_objectives
 from loadgen.settings.setting import Makes, Setting, list_rows
-from loadgen.study.answer.contest import Value
-from loadgen.study.importers import json_fields
 
 ANSWER = "the answer: which checkpoint to take"  # of --help
 _UNITS = {"mib": 2**20, "gib": 2**30, "tib": 2**40, "mb": 10**6, "gb": 10**9, "tb": 10**12, "": 2**30}
@@ -151,44 +145,3 @@ def _read_files(given: Any) -> dict[str, str]:
             raise UsageError(f"--lm-eval {quote_value(entry)}: write CHECKPOINT=FILE")
         files[name] = file
     return files
-
-
-_ERROR = "_stderr"  # of a metric, which comes before the filter: acc_stderr,none
-_NO_METRIC = ("alias", "name", "sample_len", "samples")
-
-
-def read_scores(file: str) -> dict[str, Value]:
-    """Read the first metric of each task, as "gsm8k exact_match", ± 1.96 × stderr where that is known.
-
-    A task of a group that has a score itself is left out. Of a directory it is the results_*.json whose name
-    sorts last. Raises UsageError of a file without scores.
-    """
-    path = expand_path(file)
-    if path.is_dir():
-        path = max(path.rglob("results_*.json"), key=lambda found: found.name, default=path)
-    try:
-        whole = json.loads(json_fields.read_bounded(path))
-    except (ValueError, RecursionError):
-        whole = None
-    if not isinstance(whole, dict):
-        raise UsageError(f"{path} is not a results_*.json of lm-evaluation-harness")
-    results = read_mapping(whole.get("results"))
-    scores = {task: score for task in results if (score := _find_score(read_mapping(results[task])))}
-    groups = read_mapping(whole.get("group_subtasks"))
-    grouped = {str(task) for group in groups if group in scores for task in read_list(groups[group])}
-    if not scores:
-        raise UsageError(f"{path}: no task has a score: give a results_*.json of lm-evaluation-harness")
-    return {f"{task} {name}": value for task, (name, value) in scores.items() if task not in grouped}
-
-
-def _find_score(metrics: Mapping[str, Any]) -> tuple[str, Value] | None:
-    """Find the first metric that is a number, with its 95 % interval (NaN: unknown); None without any."""
-    for key, number in metrics.items():
-        name, comma, chosen = key.partition(",")
-        value = read_figure(number)
-        if value is None or name.endswith(_ERROR) or name in _NO_METRIC:
-            continue
-        error = read_figure(metrics.get(f"{name}{_ERROR}{comma}{chosen}"))
-        reach = math.nan if error is None else NORMAL_QUANTILE * error
-        return name, Value(value, value - reach, value + reach)
-    return None

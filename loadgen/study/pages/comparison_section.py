@@ -20,7 +20,7 @@ from loadgen.base.passages import (
 )  # fmt: skip
 from loadgen.base.tables import Number, Table, make_table
 from loadgen.study import limit_record, repeats
-from loadgen.study.compare import comparison_report, rankings
+from loadgen.study.compare import comparison_report
 from loadgen.study.compare.comparison import find_column
 from loadgen.study.compare.comparison_report import SYMBOLS
 from loadgen.study.compare.limits import ComparedLimits, describe_limits
@@ -45,7 +45,8 @@ def make_compared_section(comparison: ComparedLoad, number: int) -> Passage:
     passage, more = comparison_report.make_passage(comparison, number), list[Passage]()
     if (statistics := _make_statistics_table(comparison)).body:
         more.append(Passage("Statistics of every difference", table=statistics))
-    ranking, effects = rankings.make_ranking_table(comparison), rankings.make_effect_table(comparison)
+    ranking = comparison_report.make_ranking_table(comparison)
+    effects = comparison_report.make_effect_table(comparison)
     if len(ranking.body) > 1:
         more.append(Passage("Ranking", table=ranking))
     if len(effects.columns) > 3:  # more than one quantization

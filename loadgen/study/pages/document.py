@@ -23,7 +23,7 @@ from loadgen.base.passages import Panel, Passage, render_markdown_passage
 from loadgen.base.tables import escape_markdown, format_number, make_table
 from loadgen.base.text import describe_install, list_first
 from loadgen.study import load_table, sweep_record
-from loadgen.study.compare import comparison_report, rankings
+from loadgen.study.compare import comparison_report
 from loadgen.study.compare.comparison_report import FAILED, SYMBOLS, describe_load
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad
@@ -131,7 +131,7 @@ def compose_document(
         Passage(title, "sweeps", panels=rest),
     ]  # fmt: skip
     if any(len(comparison.lines) > 1 for comparison in shown):
-        sections.append(rankings.make_fit_passage(shown))
+        sections.append(comparison_report.make_fit_passage(shown))
     points = [note for sweep in sweeps for note in sweep_record.list_unfinished(sweep.points)]
     sections.append(make_missing_passage([*points, *errors], failures))
     levels = Counter(run.level for run in reported if run.level)

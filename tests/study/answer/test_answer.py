@@ -25,10 +25,9 @@ from loadgen.host.machine_state import MachineState
 from loadgen.server.engine_config import EngineConfig
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.answer import answer
-from loadgen.study.answer.answer import CheckpointAnswer, make_answer
-from loadgen.study.answer.answer_settings import AnswerRequest, parse_size, read_scores
-from loadgen.study.answer.contest import Candidate, Value, make_load_contest
-from loadgen.study.answer.recommendation import judge_constraints
+from loadgen.study.answer.answer import CheckpointAnswer, make_answer, read_scores
+from loadgen.study.answer.answer_settings import AnswerRequest, parse_size
+from loadgen.study.answer.recommendation import Candidate, Value, judge_constraints, make_load_contest
 from loadgen.study.compare.comparability import explain_other_quantity, list_one_servers
 from loadgen.study.compare.comparison import BROKEN, compare_runs
 from loadgen.study.compare.model import ComparedRow, ComparisonOptions

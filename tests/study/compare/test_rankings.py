@@ -17,10 +17,10 @@ from builders.made_limits import limit_record
 from builders.made_qualities import interval, quality, reference, rows
 from builders.required import require
 from loadgen.base.passages import CurveStyle, render_passages
-from loadgen.study.compare import limits, rankings
+from loadgen.study.compare import comparison_report, limits
 from loadgen.study.compare.comparison import BROKEN, compare_runs
+from loadgen.study.compare.comparison_report import Model, compute_need
 from loadgen.study.compare.model import CampaignSettings, ComparedLoad, ComparisonOptions
-from loadgen.study.compare.rankings import Model, compute_need
 from loadgen.study.compare_command import (
     encode_comparison,
     list_passages,
@@ -57,8 +57,8 @@ def test_a_name_is_base_model_and_quantization(
 def test_a_refused_row_is_in_no_effect_and_starred_in_the_ranking() -> None:
     rows = [*cells("Qwen3-8B", [100.0]), *cells("Qwen3-8B-FP8", [200.0], replace(HIGH, requests=200))]
     (one,) = compare_runs(rows, ComparisonOptions())
-    assert [row[1] for row in rankings.make_ranking_table(one).body] == ["Qwen3-8B-FP8*", "Qwen3-8B"]
-    assert rankings.make_effect_table(one).body == (("8B", "Qwen3-8B", "100.0"),)
+    assert [row[1] for row in comparison_report.make_ranking_table(one).body] == ["Qwen3-8B-FP8*", "Qwen3-8B"]
+    assert comparison_report.make_effect_table(one).body == (("8B", "Qwen3-8B", "100.0"),)
 
 
 def test_rows_on_two_servers_have_an_effect_each() -> None:
@@ -67,7 +67,7 @@ def test_rows_on_two_servers_have_an_effect_each() -> None:
         rows += cells("Qwen3-8B", [100.0 * times], server=server)
         rows += cells("Qwen3-8B-FP8", [150.0 * times * times], server=server)
     (one,) = compare_runs(rows, ComparisonOptions())
-    assert {row[1:] for row in rankings.make_effect_table(one).body} == {
+    assert {row[1:] for row in comparison_report.make_effect_table(one).body} == {
         ("Qwen3-8B on vllm", "100.0", "150.0 (1.50×)"),
         ("Qwen3-8B on sglang", "200.0", "600.0 (3.00×)"),
     }
