@@ -8,7 +8,7 @@ import pytest
 from builders.loops import loop_over
 from builders.required import require
 from loadgen.base.arrays import Float64
-from loadgen.study.knee import Knee, find_knee
+from loadgen.study.knee import find_knee
 
 LOADS = np.array([1, 2, 4, 8, 16, 32, 64, 128, 256, 512], np.float64)
 BEND = 40.0
@@ -66,19 +66,6 @@ def test_a_bend_near_the_last_load_has_no_upper_end() -> None:
     assert found is not None
     assert found.high is None
     assert require(found.low) > 16
-
-
-def test_loads_that_were_repeated_narrow_the_interval() -> None:
-    noise = np.random.default_rng(3).normal(0, 0.1, (4, len(LOADS)))
-    once = find_knee(LOADS.tolist(), throughput(noise[0]), rises=False)
-    values = [value for row in noise for value in throughput(row)]
-    often = find_knee(LOADS.tolist() * 4, values, rises=False)
-
-    def width(found: Knee | None) -> float:
-        assert found is not None
-        return require(found.high) / require(found.low)
-
-    assert width(often) < width(once)
 
 
 @loop_over(("loads", "values"), [

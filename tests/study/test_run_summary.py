@@ -13,7 +13,7 @@ from loadgen.facts.run_facts import Cell, Server
 from loadgen.facts.sensor_facts import MemoryUse, SensorSummary
 from loadgen.figures.figure_table import LATENCIES, SPEEDS
 from loadgen.server.checkpoint import Checkpoint
-from loadgen.study.run_summary import shorten_name, summarise_run
+from loadgen.study.run_summary import summarise_run
 from report.test_run_directory import WHEN, made
 
 HERE = Path("runs/r")
@@ -120,11 +120,3 @@ def test_memory_is_the_server_s_peak_and_says_whose(
 def test_a_simulation_and_a_partial_run_say_so() -> None:
     told = summarise_run(HERE, made(server=server(simulated="instant"), cut_short="Ctrl-C")).remarks
     assert told == ("SIMULATED with the timing of instant: no model ran", "PARTIAL: Ctrl-C")
-
-
-@pytest.mark.parametrize(
-    ("model", "name"),
-    [("Qwen/Qwen3-8B", "Qwen3-8B"), ("/m/Qwen3-8B-BF16/", "Qwen3-8B-BF16"), ("", ""), ("qwen3", "qwen3")],
-)
-def test_a_short_name_is_the_last_part(model: str, name: str) -> None:
-    assert shorten_name(model) == name

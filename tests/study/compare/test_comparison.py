@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from builders import made_runs
 from builders.comparison_samples import HIGH, cells, failed, run, runs, thor
 from builders.loops import loop_over
 from builders.made_cases import WHEN
@@ -33,7 +32,6 @@ from loadgen.study.compare.comparison import BROKEN, compare_runs
 from loadgen.study.compare.comparison_report import SweptLoads, make_turn_table
 from loadgen.study.compare.model import (
     CampaignSettings,
-    ComparedFigure,
     ComparedLoad,
     ComparisonOptions,
     Decision,
@@ -41,7 +39,6 @@ from loadgen.study.compare.model import (
 )
 from loadgen.study.consistency import ceilings
 from loadgen.study.consistency.ceilings import Hardware
-from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import SESSION_MS, Reported, summarise_run
 
 SLOW, FAST = [100.0, 101.0, 99.0, 100.5, 99.5], [200.0, 203.0, 198.5, 200.5, 199.0]
@@ -302,14 +299,6 @@ def write_markdown(comparisons: Sequence[ComparedLoad]) -> str:
     return render_passages(comparison_report.make_load_passages(comparisons), markdown=True)
 
 
-def test_what_is_undecided_says_what_it_takes(found: list[ComparedLoad]) -> None:
-    said = " ".join(write(found).split())
-    effect = next(line for line in found[0].lines if line.name == LONG).effects["output_throughput"]
-    assert effect.more_runs is not None
-    assert f"5 pairs detect no less than {100 * effect.detectable:.2g} % (statistical power 80 %)" in said
-    assert f"about {effect.more_runs} more runs per side would decide it" in said
-
-
 def test_a_sentence_of_many_rows_is_told_once() -> None:
     rows = [run("base", 1.0), *(run(f"row {k}", 2.0) for k in range(3))]
     said = " ".join(write(compare_runs(rows, ComparisonOptions())).split())
@@ -343,14 +332,6 @@ def test_json_is_strict_and_whole(found: list[ComparedLoad]) -> None:
     assert low["rows"][0]["summaries"]["output_throughput"] == known
 
 
-def test_the_speed_up_of_a_latency_is_above_1_where_it_is_faster() -> None:
-    load = replace(HIGH, request_rate_per_s=4.0)
-    one = compare_runs([*cells("a", SLOW, load), *cells("b", FAST, load)], ComparisonOptions())[0]
-    effect = one.lines[1].effects["mean_ttft_ms"]
-    ratio, low, high = comparison_report.compute_speed_up(effect)
-    assert effect.ratio < 1 < low < ratio < high
-
-
 @pytest.mark.parametrize(("name", "width", "shown"), [
     ("short", 10, "short"),
     ("Qwen3-Coder-30B-AWQ-4bit", 16, "Qwen3…B-AWQ-4bit"),
@@ -359,15 +340,6 @@ def test_the_speed_up_of_a_latency_is_above_1_where_it_is_faster() -> None:
 def test_long_names_are_shortened_in_the_middle(name: str, width: int, shown: str) -> None:
     assert cut_middle(name, width) == shown
     assert len(shown) <= width
-
-
-@loop_over(("mean", "half", "shown"), [
-    (82.472, 0.4149, "82.47 ±0.41"), (5052.48, 14.2, "5052 ±14"), (0.0312, 0.001, "0.03 ±0.00"),
-    (298.07, math.nan, "298.1"), (992.3, 164.0, "992 ±164"), (102.2, 16.7, "102 ±17"), (0.0, math.nan, "0"),
-])  # fmt: skip
-def test_figures_have_four_digits(mean: float, half: float, shown: str) -> None:
-    figure = ComparedFigure("output_throughput", "tok/s", True)
-    assert comparison_report.format_spread(figure, Mean(mean, half)) == shown
 
 
 @loop_over(("load", "said"), [
@@ -449,15 +421,6 @@ def test_counted_lengths_are_one_to_a_hundredth_and_asked_ones_are_rows() -> Non
 def test_runs_of_different_durations_are_rows_of_their_own() -> None:
     timed = [run("a", 1.0, at(n, duration_s=duration)) for n, duration in ((8, 20.0), (8, 8.2), (4, 5.0))]
     assert [row.load.duration_words for row in arranged(timed).rows] == ["5 s", "20 s", "8.2 s"]
-
-
-def test_a_saturated_row_has_the_tokens_that_arrived_and_no_latency() -> None:
-    measured = [made_runs.run(concurrency=1), made_runs.saturated(concurrency=8, seed=2)]
-    first, second = arranged([made_runs.reported(each) for each in measured]).rows
-    assert (first.saturated, second.judged) == (False, "saturated")
-    assert second.figures["output_throughput"].mean == 24 * 16 / measured[1].metrics.duration_s
-    assert "mean_ttft_ms" not in second.figures
-    assert second.figures["failed"].mean == 0
 
 
 def test_repeats_are_a_mean_with_its_interval_and_the_gravest_verdict() -> None:

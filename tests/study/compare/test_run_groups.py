@@ -163,14 +163,6 @@ def test_runs_that_are_no_repeats_are_rows_of_their_own(
     assert run_groups.name_rows([ours(**first), ours(**second)]) == names
 
 
-def test_a_run_is_named_by_what_it_has_alone() -> None:
-    extra = {"extra_body": {"priority": 1}}
-    runs = [ours(**keys) for keys in ({}, {"min_tokens": 2}, extra, {**extra, "top_k": 3})]
-    assert run_groups.name_rows(runs) == [
-        "m", "m (min_tokens 2)", "m (extra_body {'priority': 1})", "m (top_k 3, extra_body {'priority': 1})",
-    ]  # fmt: skip
-
-
 def test_names_that_would_be_cut_to_one_have_only_the_keys_they_need() -> None:
     same_ends = [
         {"temperature": 0.5, "top_p": 0.9, "min_p": 0.1, "frequency_penalty": 0.5, "presence_penalty": 0.5},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -162,14 +161,6 @@ def test_without_drafts_or_steps_nothing_is_split(row: list[Reported], expected:
     assert split_speed(row, BASE, 0.05) == expected
 
 
-def test_one_run_a_side_is_split_without_intervals() -> None:
-    (table,) = compare_runs([BASE[0], ROW[0]], ComparisonOptions())
-    found = table.lines[1].split
-    assert isinstance(found, Split)
-    assert math.isnan(found.steps.low)
-    assert describe_split(found) == "3.00× as fast by TPOT: 1.50× by its steps, 2.00× by its drafts"
-
-
 @loop_over(("split", "expected"), [
     (None, ""),
     ("why", "not split into steps and drafts: why"),
@@ -213,16 +204,6 @@ def test_a_committed_acceptance_length_decides_by_step_times() -> None:
     assert [round(line.summaries[COMMITTED_MS].mean, 2) for line in table.lines] == [24.0, 16.0]
     remark = "TPOT at N: ms, computed: step time ÷ 2.5 tokens a step; without drafts as measured"
     assert remark in table.remarks
-
-
-def test_without_drafts_the_tpot_stands_at_any_acceptance_length() -> None:
-    one = run("base", 100.0, figures={"mean_tpot_ms": 60.0})
-    found, _ = add_step_figures([one, ROW[0]], 2.5)
-    assert {key: found.figures[key] for key in (STEP_MS, ACCEPTANCE, COMMITTED_MS)} == {
-        STEP_MS: 60.0,
-        ACCEPTANCE: 1.0,
-        COMMITTED_MS: 60.0,
-    }
 
 
 @loop_over(("runs", "committed", "why"), [
