@@ -9,7 +9,7 @@ import numpy as np
 
 from loadgen.base.arrays import Float64
 from loadgen.study.compare.model import Decision, Effect
-from loadgen.study.compare.statistics import UnitOrder, judge_effect
+from loadgen.study.compare.statistics import UnitOrder, Units
 from loadgen.study.gate.gate_record import make_gate_metric
 from loadgen.study.gate.gate_verdict import GateOutcome, GatePlan, GateSeries, judge_gate
 
@@ -58,15 +58,8 @@ def order_in_blocks(runs: int) -> UnitOrder:
 def compare_blocks(draw: Draw, runs: int, times: float, random: np.random.Generator) -> Effect:
     """Judge a row against a baseline as `compare` does."""
     baseline, row = draw_sides(draw, runs, times, random)
-    return judge_effect(
-        row.tolist(),
-        baseline.tolist(),
-        paired=False,
-        higher_is_faster=False,
-        margin=0.02,
-        alpha=0.05,
-        order=order_in_blocks(runs),
-    )
+    units = Units(row.tolist(), baseline.tolist(), False, order=order_in_blocks(runs))
+    return units.judge(False, 0.02, 0.05)
 
 
 def gate_blocks(draw: Draw, runs: int, times: float, random: np.random.Generator) -> GateOutcome:

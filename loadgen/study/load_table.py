@@ -161,22 +161,19 @@ def find_dips(rows: Sequence[LoadRow]) -> list[str]:
         if figure is not None and math.isfinite(figure.mean) and not row.saturated:
             curve = curves.setdefault((row.name, row.load.series), {})
             curve.setdefault(row.load.pressure, []).append((figure.mean, row))
-    return [
-        line for curve in curves.values() for line in _describe_dips([curve[load] for load in sorted(curve)])
-    ]
-
-
-def _describe_dips(loads: Sequence[Sequence[tuple[float, LoadRow]]]) -> Iterator[str]:
-    """Yield a line for each load, lowest first, whose mean is under 85 % of one below it and one above."""
-    means = [math.fsum(tokens_per_s for tokens_per_s, _ in rows) / len(rows) for rows in loads]
-    for place, tokens_per_s in enumerate(means[1:-1], 1):
-        before, after = max(means[:place]), max(means[place + 1 :])
-        if tokens_per_s < _DIP * min(before, after):
-            where = loads[place][0][1].load.pressure_words
-            yield (
-                f"throughput falls at {where} ({before:.0f} → {tokens_per_s:.0f} tok/s) and rises again "
-                f"({after:.0f}): something else took the machine, or the load was not held: measure again"
-            )
+    lines = []
+    for curve in curves.values():
+        loads = [curve[load] for load in sorted(curve)]
+        means = [math.fsum(tokens_per_s for tokens_per_s, _ in own) / len(own) for own in loads]
+        for place, tokens_per_s in enumerate(means[1:-1], 1):
+            before, after = max(means[:place]), max(means[place + 1 :])
+            if tokens_per_s < _DIP * min(before, after):
+                where = loads[place][0][1].load.pressure_words
+                lines.append(
+                    f"throughput falls at {where} ({before:.0f} → {tokens_per_s:.0f} tok/s) and rises again "
+                    f"({after:.0f}): something else took the machine, or the load was not held: measure again"
+                )
+    return lines
 
 
 def list_legend(rows: Sequence[LoadRow]) -> list[str]:

@@ -195,9 +195,7 @@ def judge_limits(
     if paired:
         sides = (sorted(side, key=lambda limit: _get_repeat(limit) or 0) for side in (row, baseline))
         own, others = map(list_limits, sides)
-    return statistics.judge_effect(
-        own, others, paired=paired, higher_is_faster=True, margin=ask.equivalence, alpha=ask.alpha
-    )
+    return statistics.Units(own, others, paired).judge(True, ask.equivalence, ask.alpha)
 
 
 def _get_repeat(limit: StoredLimit) -> int | None:

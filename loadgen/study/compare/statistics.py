@@ -94,41 +94,6 @@ def average_starts(values: Sequence[Sequence[float]]) -> list[float]:
     return [compute_geometric_mean(runs) for runs in values if len(runs)]
 
 
-def judge_effect(
-    row: Sequence[float],
-    baseline: Sequence[float],
-    *,
-    paired: bool,
-    higher_is_faster: bool | None,
-    margin: float,
-    alpha: float,
-    order: UnitOrder | None = None,
-) -> Effect:
-    """Judge a row against the baseline in one figure; `judge_rows` judges it with the other rows.
-
-    Sides that did not take turns by `order` are judged apart from a trend. Paired values stand in the same
-    order. No verdict where a side has one unit, where a figure has no logarithm (zero, negative, NaN), or
-    without scipy: see `why`. ValueError where paired values are not as many.
-    """
-    row, baseline = [float(value) for value in row], [float(value) for value in baseline]
-    if paired and len(row) != len(baseline):
-        raise ValueError(f"{len(row)} values cannot be paired with {len(baseline)}")
-    ratio = compute_geometric_mean(row) / compute_geometric_mean(baseline)
-    fewest = min(len(row), len(baseline))
-    bare = Effect(Decision.NONE, ratio, units=fewest, paired=paired, higher_is_faster=higher_is_faster)
-    if why := explain_untested(row, baseline):
-        return replace(bare, why=why)
-    floor = find_least_error(row, baseline)
-    bare = replace(bare, floor=floor)
-    if order is not None and order.in_blocks:
-        estimated = estimate_in_blocks(row, baseline, order, floor)
-        bare = replace(bare, ratio=math.exp(float(estimated.log_ratio)), in_blocks=True)
-    else:
-        values = np.array(row, float), np.array(baseline, float)
-        estimated = estimate_ratio(*values, paired=paired, floor=floor)
-    return judge_rows([add_p_values(bare, estimated, margin, alpha)], margin, alpha)[0]
-
-
 def add_p_values(effect: Effect, estimated: Estimate, margin: float, alpha: float) -> Effect:
     """Return an effect with its estimate's interval, error and p values; without scipy with the reason."""
     try:
@@ -481,16 +446,32 @@ class Units(msgspec.Struct, frozen=True):
     order: UnitOrder | None = None  # of units that are not paired; None: a run has no time
 
     def judge(self, higher_is_faster: bool | None, margin: float, alpha: float) -> Effect:
-        """Judge the row's units against the baseline's, apart from a trend where sides took no turns."""
-        return judge_effect(
-            self.row,
-            self.baseline,
+        """Judge the row against the baseline in this figure; `judge_rows` judges it with the other rows.
+
+        Sides that did not take turns by `order` are judged apart from a trend. No verdict where a side has
+        one unit, where a figure has no logarithm (zero, negative, NaN), or without scipy: see `why`.
+        ValueError where paired values are not as many.
+        """
+        row, baseline, order = [*map(float, self.row)], [*map(float, self.baseline)], self.order
+        if self.paired and len(row) != len(baseline):
+            raise ValueError(f"{len(row)} values cannot be paired with {len(baseline)}")
+        bare = Effect(
+            Decision.NONE,
+            compute_geometric_mean(row) / compute_geometric_mean(baseline),
+            units=min(len(row), len(baseline)),
             paired=self.paired,
             higher_is_faster=higher_is_faster,
-            margin=margin,
-            alpha=alpha,
-            order=self.order,
         )
+        if why := explain_untested(row, baseline):
+            return replace(bare, why=why)
+        floor = find_least_error(row, baseline)
+        bare = replace(bare, floor=floor)
+        if order is not None and order.in_blocks:
+            estimated = estimate_in_blocks(row, baseline, order, floor)
+            bare = replace(bare, ratio=math.exp(float(estimated.log_ratio)), in_blocks=True)
+        else:
+            estimated = estimate_ratio(np.array(row), np.array(baseline), paired=self.paired, floor=floor)
+        return judge_rows([add_p_values(bare, estimated, margin, alpha)], margin, alpha)[0]
 
 
 def pair_units(row: Sequence[Reported], baseline: Sequence[Reported], figure: ReadFigure) -> Units:

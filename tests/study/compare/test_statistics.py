@@ -32,6 +32,7 @@ from loadgen.study.compare.statistics import (
     UNTIMED,
     Family,
     UnitOrder,
+    Units,
     adjust_by_holm,
     average_starts,
     compute_power,
@@ -41,7 +42,6 @@ from loadgen.study.compare.statistics import (
     estimate_more_units,
     estimate_ratio,
     find_order,
-    judge_effect,
     judge_family,
     judge_rows,
     pair_units,
@@ -60,7 +60,7 @@ NEAR = [1002.11, 1012.43, 996.02, 1005.39, 1008.41]
 def told(
     row: list[float], baseline: list[float] = BASELINE, *, paired: bool = True, up: bool | None = True
 ) -> Effect:
-    return judge_effect(row, baseline, paired=paired, higher_is_faster=up, margin=0.02, alpha=0.05)
+    return Units(row, baseline, paired).judge(up, 0.02, 0.05)
 
 
 @pytest.mark.parametrize("row", [FASTER, NOISY, NEAR])
