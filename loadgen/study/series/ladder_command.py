@@ -330,7 +330,7 @@ class Climb(ABC, Generic[Test, Row]):
                 self.store.set_aside("", place.name)
         seed = replace(self.seed, repeat=self.seed.repeat + step.what.repeat)
         point = point_runs.measure_point(session, step.workload, seed, self.store.begin(place.name))
-        if point.directory is None or point.signal:
+        if point.directory is None or point.signal or _find_death(point):
             return point
         return replace(point, directory=self.store.finish(place.name, point.directory))
 
@@ -352,9 +352,7 @@ class Climb(ABC, Generic[Test, Row]):
             return
         if point.error is not None and not isinstance(point.error, MeasureError):
             raise point.error
-        run, why = point.run, point.reason if point.run is None else ""
-        if run is not None and point.died is not None and run.records.failed and not run.facts.interrupted:
-            why = point.died.summary
+        run, why = point.run, _find_death(point) or ("" if point.run is not None else point.reason)
         if why:
             self._add(self.make_missed_row(step.what.test, why))
         elif run is not None and point.directory is not None:
@@ -378,6 +376,14 @@ class Climb(ABC, Generic[Test, Row]):
         """Return the content of each table file by its name."""
         tables = {f"{self.name}.{form}": self.draw(self.rows, form) for form in self.forms}
         return tables | {f"{self.name}.json": dumps(self.encode_rows(), allow_nan=False)}
+
+
+def _find_death(point: MeasuredPoint) -> str:
+    """Return how the server ended during a run, whose figures are then not of the rung; "" if it did not."""
+    run = point.run
+    if point.died is None or run is None or not run.records.failed or run.facts.interrupted:
+        return ""
+    return point.died.summary
 
 
 @dataclass

@@ -198,6 +198,7 @@ def test_a_server_that_dies_of_a_length_is_started_again_for_the_next(
     assert len(ports) == 2
     assert len(list(directory().glob("*-command-server*"))) == 2
     assert capsys.readouterr().err.count("\n  | CUDA out of memory\n") == 2
+    assert cli.main(["verify", str(directory())]) == 0
 
 
 @pytest.mark.whole

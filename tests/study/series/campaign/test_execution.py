@@ -355,7 +355,7 @@ def test_what_is_left_of_a_preview_is_estimated_from_what_is_done(
     assert cli.main(["campaign", str(path), "--resume", "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "1 are done, 5 are left" in out
-    assert "estimated time: less than 1 s" in out
+    assert re.search(r"estimated time: (less than|about) \d+ s\n", out)  # as long as the first one took
     assert contents(the_directory()) == before
 
 
