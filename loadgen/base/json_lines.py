@@ -74,6 +74,7 @@ class OpenedFile:
 
     first_row = 1  # the number of its first row
     begin = 0  # of what is not a byte order mark
+    grows = False  # it may, and what it is longer by is read too
     most_row_bytes = MOST_ROW_BYTES
 
     def __init__(self, path: str, flag: str) -> None:
@@ -164,7 +165,7 @@ class OpenedFile:
         if self._is_packed:
             self._unpack()
         status = os.fstat(self._descriptor)
-        if status.st_size != self._size or status.st_mtime_ns != self._modified_ns:
+        if not self.grows and (status.st_size, status.st_mtime_ns) != (self._size, self._modified_ns):
             raise self.refusal("changed while it was read: run again when it is complete")
         try:
             return os.pread(self._descriptor, size, begin)

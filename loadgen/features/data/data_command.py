@@ -22,6 +22,7 @@ from loadgen.base.text import clean_line, format_count, format_json, wrap_text
 from loadgen.engines.engines import UNKNOWN
 from loadgen.features.data import export_plan, row_kinds
 from loadgen.features.data.conversations import RecordedTurns
+from loadgen.features.traces.trace_heads import is_trace
 from loadgen.plan import plan, profile, request_sources
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import UNKNOWN_LEN, LengthFacts, PromptRequests, Turns
@@ -113,7 +114,7 @@ def find_file_key(file: str, values: dict[str, Any]) -> str:
             raise UsageError(f"{file} and --{key.replace('_', '-')} are two files: leave out one of them")
     if "dataset_name" in values:
         return "dataset_path"
-    return "trace" if "trace_format" in values or row_kinds.is_trace(file) else "dataset_path"
+    return "trace" if "trace_format" in values or is_trace(file) else "dataset_path"
 
 
 def make_data_plan(values: dict[str, Any], options: dict[str, Any]) -> Plan:

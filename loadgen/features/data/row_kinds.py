@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import re
 import shlex
-import zlib
 from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Any, TypeVar
@@ -16,10 +13,10 @@ import numpy as np
 
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
-from loadgen.base.files import expand_path
-from loadgen.base.json_lines import GZIP, Lines, explain_json
+from loadgen.base.json_lines import Lines, OpenedFile, explain_json
 from loadgen.base.text import list_first, quote_value
-from loadgen.base.untrusted import NOT_JSON, read_file_head
+from loadgen.base.untrusted import NOT_JSON
+from loadgen.features.traces.trace_heads import has_trace_keys, read_first_row
 from loadgen.plan.planned_requests import DataFacts
 from loadgen.plan.request_sources import PlanInputs
 
@@ -57,16 +54,9 @@ _READ: dict[str, frozenset[str]] = {
     CONVERSATIONS: frozenset({"conversation_id", "turn", "delay_seconds", "output_tokens"}),
 }
 _SEARCHED = 1000  # rows whose keys are listed together
-_TRACE = "is of a trace: pass --trace FILE, in place of --dataset-path"
 _JQ = "make it one JSON object a line"
 # Rows of other kinds that are known, and what to do with them.
 OTHERS: dict[str, tuple[frozenset[str], ...]] = {
-    _TRACE: (
-        frozenset({"timestamp", "input_length", "output_length"}),
-        frozenset({"TIMESTAMP", "ContextTokens", "GeneratedTokens"}),
-        frozenset({"Timestamp", "Request tokens", "Response tokens"}),
-        frozenset({"id", "requests"}),
-    ),
     f"is of OpenAI's batch API: {_JQ} with jq -c .body": (frozenset({"custom_id", "body"}),),
     "is a conversation of ShareGPT: make the file one list with jq -s . FILE > list.json, and pass "
     "--dataset-path list.json --tokenizer DIR, which counts its turns": (frozenset({"conversations"}),),
@@ -80,22 +70,6 @@ _WANTED = (
     "`conversation_id`, `turn`, `role`"
 )
 _DECODE = msgspec.json.Decoder(RowObject).decode
-_MOST_HEAD_BYTES = 1 << 20
-# Of Mooncake's and like it, Weka's, TraceLab's, spans, a workload's head; columns of Azure's, BurstGPT's and
-# TraceLab's.
-_TRACE_KEYS = (
-    {"timestamp", "input_length"},
-    {"requests"},
-    {"round_index", "newly_append_tokens"},
-    {"resourceSpans"},
-    {"spans"},
-    {"start_time", "end_time", "attributes"},
-    {"workload", "block_size"},
-)
-_TRACE_COLUMNS = ({"ContextTokens"}, {"Request tokens"}, {"tool_wait_after_ms"})
-_KEY = re.compile(rb'"([A-Za-z_]+)"\s*:')
-_FIRST_KEYS_BYTES = 4096  # of a JSON text over many lines, in which its own keys stand
-_NO_HEADER = "-trace.csv"  # of ServeGen's names of files
 
 
 class RowKind(msgspec.Struct, frozen=True):
@@ -141,6 +115,8 @@ def find_kind(keys: Collection[str]) -> str:
     for advice, others in OTHERS.items():
         if any(other <= held for other in others):
             raise ValueError(advice)
+    if has_trace_keys(held):
+        raise ValueError("is of a trace: pass --trace FILE, in place of --dataset-path")
     raise ValueError(f"its keys ({_list_keys(keys)}) are of no kind that is known: give {_WANTED}")
 
 
@@ -267,48 +243,12 @@ def _list_keys(keys: Collection[str]) -> str:
     return list_first([quote_value(key) for key in keys], _SHOWN_KEYS) or "none"
 
 
-def is_trace(path: str) -> bool:
-    """Whether a path is a directory, or a file with a trace's first row or name; False if unreadable."""
-    at = expand_path(path)
-    if at.is_dir() or at.name.endswith(_NO_HEADER):
-        return True
-    head = _read_head(path)
-    first = head.partition(b"\n")[0]
-    if not first:
-        return False
-    if first[:1] in b"{[":
-        try:
-            keys = set(msgspec.json.decode(first, type=dict[str, msgspec.Raw]))
-        except NOT_JSON:  # one JSON text over many lines
-            keys = {key.decode() for key in _KEY.findall(head[:_FIRST_KEYS_BYTES])}
-        return any(keys >= needed for needed in _TRACE_KEYS)
-    try:
-        columns = {name.strip() for row in csv.reader([first.decode("utf-8", "replace")]) for name in row}
-    except csv.Error:
-        return False
-    return any(columns >= needed for needed in _TRACE_COLUMNS)
-
-
 def is_of_conversations(path: str) -> bool:
     """Whether the first row of a file is a turn of a conversation; False if unreadable."""
     try:
-        return find_kind(_DECODE(_read_head(path).partition(b"\n")[0])) == CONVERSATIONS
-    except (*NOT_JSON, ValueError):
+        return find_kind(_DECODE(read_first_row(OpenedFile(path, FLAG))[0])) == CONVERSATIONS
+    except (*NOT_JSON, ValueError, UsageError):
         return False
-
-
-def _read_head(path: str) -> bytes:
-    """Return the begin of a file's text, 1 MiB at most, from what is not blank; b"" if unreadable."""
-    try:
-        head = read_file_head(expand_path(path), _MOST_HEAD_BYTES)
-    except OSError:
-        return b""
-    if head.startswith(GZIP):
-        try:
-            head = zlib.decompressobj(wbits=31).decompress(head, _MOST_HEAD_BYTES)
-        except zlib.error:
-            return b""
-    return head.lstrip(b"\xef\xbb\xbf \r\n")
 
 
 def read_body_text(body: bytes) -> str:

@@ -17,7 +17,10 @@ from loadgen.base.json_lines import Lines, OpenedFile, SpooledFile, explain_json
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.traces import agent_traces, otel_sessions, servegen, trace_rows, workload
 from loadgen.features.traces.trace_heads import (
+    AZURE,
+    BURSTGPT,
     FLAG,
+    HASHED,
     OF_SESSIONS,
     find_sessions,
     list_client_files,
@@ -30,9 +33,6 @@ from loadgen.plan.request_sources import RandomStream
 
 _SAMPLE = 1000  # rows by which a file is recognised
 _MOST_RATE_PER_S = 50  # of a trace in milliseconds, by which it is known from one in seconds
-_AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-_BURSTGPT = ("Timestamp", "Request tokens", "Response tokens")
-_HASHED = {"timestamp", "input_length", "output_length"}
 _MOONCAKE_BLOCK = 512
 _SEVERAL_FILES = "servegen"
 _GIVE = "give --trace-format"
@@ -43,9 +43,9 @@ FORMATS: dict[str, Callable[[Lines], TraceRows] | None] = {
     "mooncake": partial(trace_rows.read_hashed_rows, name="mooncake", unit_ns=MS_NS, block=_MOONCAKE_BLOCK),
     "bailian": partial(trace_rows.read_hashed_rows, name="bailian", unit_ns=SECOND_NS, block=16),
     "timed": partial(trace_rows.read_hashed_rows, name="timed", unit_ns=SECOND_NS, block=16),
-    "azure-2023": partial(trace_rows.read_sheet_rows, name="azure-2023", columns=_AZURE, is_dated=True),
-    "azure-2024": partial(trace_rows.read_sheet_rows, name="azure-2024", columns=_AZURE, is_dated=True),
-    "burstgpt": partial(trace_rows.read_sheet_rows, name="burstgpt", columns=_BURSTGPT, is_dated=False),
+    "azure-2023": partial(trace_rows.read_sheet_rows, name="azure-2023", columns=AZURE, is_dated=True),
+    "azure-2024": partial(trace_rows.read_sheet_rows, name="azure-2024", columns=AZURE, is_dated=True),
+    "burstgpt": partial(trace_rows.read_sheet_rows, name="burstgpt", columns=BURSTGPT, is_dated=False),
     "weka": agent_traces.read_weka,
     "tracelab": agent_traces.read_tracelab,
     "otel": otel_sessions.read_otel,
@@ -78,9 +78,9 @@ def _recognise_lines(lines: Lines) -> str:
     if row.startswith((b"{", b"[")):
         return _find_by_keys(lines, row)
     names = set(trace_rows.read_header(lines))
-    if set(_BURSTGPT) <= names:
+    if set(BURSTGPT) <= names:
         return "burstgpt"
-    if set(_AZURE) <= names:
+    if set(AZURE) <= names:
         time = lines[1].split(b",")[0].strip() if len(lines) > 1 else b""
         has_zone = time.endswith(b"Z") or b"+" in time or time.count(b"-") > 2
         return "azure-2024" if has_zone else "azure-2023"
@@ -94,9 +94,9 @@ def _explain_formats() -> str:
 def _find_by_keys(lines: Lines, row: bytes) -> str:
     """Return the format of rows with hashes by their keys and lengths; raises UsageError if ambiguous."""
     keys = set(msgspec.json.decode(row, type=dict[str, msgspec.Raw]))
-    if keys >= _HASHED and keys & {"chat_id", "parent_chat_id"}:
+    if keys >= HASHED and keys & {"chat_id", "parent_chat_id"}:
         return "bailian"
-    if not keys >= _HASHED:
+    if not keys >= HASHED:
         known = ", ".join(sorted(keys)[:8])
         raise lines.refusal(0, f"its keys ({known}) are those of no trace: {_explain_formats()}")
     rows = list(islice(lines.decode_rows(trace_rows.HashedRow), _SAMPLE))

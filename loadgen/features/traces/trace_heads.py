@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +18,29 @@ from loadgen.features.traces import otel_spans
 
 FLAG = "--trace"
 RECORDED, CLOSED = "recorded", "closed"
-_SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
-_CLIENT_FILE = re.compile(r"(.*chunk-(\d+))-trace\.csv")
+AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+BURSTGPT = ("Timestamp", "Request tokens", "Response tokens")
+HASHED = frozenset({"timestamp", "input_length", "output_length"})
 TRACELAB_COLUMNS = (
     "id", "round_idx", "prefix_len", "input_len", "output_len", "arrival_time", "tool_wait_after_ms",
 )  # fmt: skip
-# The keys, or columns, of a first row, by which a format of sessions is known.
-_SESSION_KEYS = (
+# The keys, or columns, of a first row, by which a format is known; those of sessions decide first.
+_OWN_KEYS = (
+    ("otel", {otel_spans.EXPORT}),
+    ("otel", {otel_spans.TRACE}),
+    ("otel", {"start_time", "end_time", "attributes"}),
     ("weka", {"requests"}),
     ("tracelab", {"round_index", "newly_append_tokens"}),
     ("tracelab", {*TRACELAB_COLUMNS}),
     ("workload", {"workload", "block_size"}),
-    ("otel", {otel_spans.EXPORT}),
-    ("otel", {otel_spans.TRACE}),
-    ("otel", {"start_time", "end_time", "attributes"}),
 )
-OF_SESSIONS = frozenset(name for name, _ in _SESSION_KEYS)
+OF_SESSIONS = frozenset(name for name, _ in _OWN_KEYS)
+_OF_TIMES = ({"timestamp", "input_length"}, {AZURE[1]}, {BURSTGPT[1]})  # formats without sessions
 _SENT_CLOSED = OF_SESSIONS - {"workload"}  # their sessions are sent as such, unless --trace-replay is given
-_SPAN_NAMES = (b'"resourceSpans"', b'"spans"', b'"span_id"')  # near the begin of JSON over many lines
-_HEAD_BYTES, _PIECE_BYTES = 4096, 1 << 20
+_SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
+_CLIENT_FILE = re.compile(r"(.*chunk-(\d+))-trace\.csv")
+_KEY = re.compile(rb'"([A-Za-z_]+)"\s*:')
+_HEAD_BYTES, _PIECE_BYTES = 4096, 1 << 20  # near the begin of JSON over many lines its own keys stand
 
 
 def list_client_files(path: str) -> list[tuple[re.Match[str], Path]]:
@@ -73,25 +77,61 @@ def open_first(path: str) -> OpenedFile:
     return OpenedFile(path if list_client_files(path) else list_files(path, FLAG)[0], FLAG)
 
 
+def read_first_row(file: OpenedFile) -> tuple[bytes, bytes]:
+    """Read a file's first row that is not blank, stripped, and its first 4 KiB; raises UsageError.
+
+    It is unpacked no further than that row.
+    """
+    read = bytearray()
+    for piece in file.read_pieces(_PIECE_BYTES):
+        read += piece if read else piece.lstrip()
+        if (b"\n" in piece and b"\n" in read) or len(read) > MOST_ROW_BYTES:
+            break
+    return bytes(read).partition(b"\n")[0].strip(), bytes(read[:_HEAD_BYTES])
+
+
+def _read_keys(file: OpenedFile) -> tuple[set[str], bool]:
+    """Read the keys of a file's first row, or its columns; of JSON over many lines all of its first 4 KiB.
+
+    Also returns whether it is such JSON. Raises UsageError for a damaged file.
+    """
+    row, head = read_first_row(file)
+    if not row.startswith((b"{", b"[")):
+        return {name.strip() for name in row.decode("utf-8", "replace").split(",")}, False
+    try:
+        return set(msgspec.json.decode(row, type=dict[str, msgspec.Raw])), False
+    except NOT_JSON:
+        return {key.decode() for key in _KEY.findall(head)}, True
+
+
+def _name_sessions(keys: Collection[str]) -> str:
+    return next((name for name, own in _OWN_KEYS if own <= set(keys)), "")
+
+
 def find_sessions(file: OpenedFile) -> str:
     """Return the format of sessions that a file's first row shows by its keys or columns; "" if none.
 
     JSON over many lines is otel's if it names spans in its first 4 KiB, else weka's.
     """
-    read, head = bytearray(), b""
-    for piece in file.read_pieces(_PIECE_BYTES):
-        head = head or piece[:_HEAD_BYTES]
-        read += piece if read else piece.lstrip()
-        if (b"\n" in piece and b"\n" in read) or len(read) > MOST_ROW_BYTES:
-            break
-    row = bytes(read).partition(b"\n")[0].strip()
-    keys = {name.strip() for name in row.decode("utf-8", "replace").split(",")}
-    if row.startswith((b"{", b"[")):
-        try:
-            keys = set(msgspec.json.decode(row, type=dict[str, msgspec.Raw]))
-        except NOT_JSON:
-            return "otel" if any(name in head for name in _SPAN_NAMES) else "weka"
-    return next((name for name, own in _SESSION_KEYS if keys >= own), "")
+    keys, is_text = _read_keys(file)
+    if is_text and "span_id" in keys:
+        return "otel"
+    return _name_sessions(keys) or ("weka" if is_text else "")
+
+
+def has_trace_keys(keys: Collection[str]) -> bool:
+    """Whether a row with these keys, or columns, is of a trace."""
+    return bool(_name_sessions(keys)) or any(own <= set(keys) for own in _OF_TIMES)
+
+
+def is_trace(path: str) -> bool:
+    """Whether a path is a directory, or a file with a trace's first row or name; False if unreadable."""
+    if expand_path(path).is_dir() or list_client_files(path):
+        return True
+    try:
+        return has_trace_keys(_read_keys(OpenedFile(path, FLAG))[0])
+    except UsageError:
+        return False
 
 
 def choose_replay(keys: Mapping[str, Any]) -> str:

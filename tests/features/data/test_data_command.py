@@ -14,6 +14,7 @@ from builders.required import require
 from loadgen import cli
 from loadgen.engines.engines import ENGINES
 from loadgen.features.data import row_kinds
+from loadgen.features.traces import trace_heads
 from loadgen.plan import plan, profile
 from loadgen.plan.request_sources import ModelTarget, Seed
 
@@ -127,12 +128,12 @@ def test_what_cannot_be_shown_is_one_line(
 )
 def test_a_trace_is_known_by_its_first_row(name: str, content: str, traced: bool) -> None:
     Path(name).write_text(content, "utf-8")
-    assert row_kinds.is_trace(name) is traced
+    assert trace_heads.is_trace(name) is traced
 
 
 def test_a_directory_is_a_trace_and_a_missing_file_none() -> None:
     Path("d").mkdir()
-    assert [row_kinds.is_trace(name) for name in ("d", "nowhere")] == [True, False]
+    assert [trace_heads.is_trace(name) for name in ("d", "nowhere")] == [True, False]
 
 
 def test_the_text_of_a_body_is_its_messages() -> None:

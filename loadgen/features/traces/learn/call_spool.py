@@ -28,8 +28,8 @@ from loadgen.features.traces.learn.prompt_blocks import Measured, PromptMeter, S
 
 PARTS = 64  # of sessions, by the first bits of their hash
 _DEEPEST = 4  # agents inside one another
-_FIELDS = ("<u8", "<i8", "<i8", "<i8", "<i4", "<i4", "<i4", "<i4", "<i8", "<i8", *["<u8"] * _DEEPEST)
-_PACK = struct.Struct(f"<Qqqqiiiiqq{_DEEPEST}Q").pack
+_FIELDS = ("<u8", "<i8", "<i8", "<i8", "<i4", "<i4", "<i4", "<i4", "<i4", "<i8", "<i8")
+_PACK = struct.Struct("<Qqqqiiiiiqq").pack
 _MOST_OPEN, _MOST_LINKS, _MOST_SAMPLINGS = 1 << 16, 1 << 18, 4096
 _LINKED_NS = 3600 * SECOND_NS  # a prompt goes on with one that came within an hour
 _MOST_ENDS = 7  # more prompts of one last block
@@ -56,17 +56,9 @@ class KeptCall(NamedTuple):
     output_len: int
     cancelled: bool
     sampling: int  # the number of its values; UNKNOWN: none
+    agents: int  # the number of the path of those that it belongs to; 0: the main line
     blocks_at: int  # among all hashes
     blocks: int
-    outer: int  # hashes of its agents' ids, 0 for none
-    agent: int
-    inner: int
-    innermost: int
-
-    @property
-    def agents(self) -> tuple[int, ...]:
-        """The agents that it belongs to, the outermost first; () on the main line."""
-        return tuple(filter(None, self[-_DEEPEST:])) if self.outer else ()
 
 
 _RECORD = np.dtype(list(zip(KeptCall._fields, _FIELDS, strict=True)))
@@ -94,6 +86,7 @@ class CallSpool:
         self._conversations: OrderedDict[int, int] = OrderedDict()  # sessions
         self._prompts: OrderedDict[int, list[_LastPrompt]] = OrderedDict()  # by their last block
         self.samplings: dict[tuple[tuple[str, float], ...], int] = {}  # numbers of the ways to sample answers
+        self.paths: dict[tuple[str, ...], int] = {(): 0}  # numbers of agents, the outermost first
         self.blocks = 0
         self.calls = self.joined = 0
         self.first_ns, self.last_ns = 0, 0
@@ -111,7 +104,6 @@ class CallSpool:
         self._files[PARTS].write(made.blocks.tobytes())
         self.first_ns = min(self.first_ns, call.begin_ns) if self.calls else call.begin_ns
         self.last_ns = max(self.last_ns, call.begin_ns)
-        agents = [self._salt.hash_name("agent", agent) for agent in call.agents[:_DEEPEST]]
         pairs, sampling = tuple(sorted(call.sampling.items())), UNKNOWN
         if pairs and pairs not in self.samplings and len(self.samplings) == _MOST_SAMPLINGS:
             self.notes[f"sampled in more than {_MOST_SAMPLINGS:,} ways: their parameters are left out"] += 1
@@ -126,10 +118,9 @@ class CallSpool:
             made.output_len,
             call.cancelled,
             sampling,
+            self.paths.setdefault(call.agents[:_DEEPEST], len(self.paths)),
             self.blocks,
             len(made.blocks),
-            *agents,
-            *[0] * (_DEEPEST - len(agents)),
         )
         self.blocks += len(made.blocks)
         self.calls += 1

@@ -6,10 +6,7 @@ they are the rows of its files of JSON.
 
 from __future__ import annotations
 
-import gzip
 import math
-import os
-import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from decimal import Decimal, InvalidOperation
@@ -21,17 +18,15 @@ from loadgen.base import parsing
 from loadgen.base.clock import SECOND_NS, US_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
-from loadgen.base.json_lines import GZIP, MOST_ROW_BYTES, Lines, OpenedFile
+from loadgen.base.json_lines import MOST_ROW_BYTES, Lines, OpenedFile
 from loadgen.base.parsing import parse_instant_ns
 from loadgen.base.text import quote_value
-from loadgen.base.untrusted import open_unblocked
 from loadgen.features.traces.trace_formats import open_rows
 from loadgen.settings.request_settings import SAMPLING
 
 K = TypeVar("K")
 V = TypeVar("V")
-_BOM = "\ufeff"
-_MOST_HEAD_BYTES = 1 << 20
+_MOST_HEAD_BYTES, _PIECE_BYTES = 1 << 20, 1 << 20
 CUT = "its last line, which the log ends within"
 UNKNOWN = -1  # a time, length or size that the log does not have
 # Epoch times by their magnitude: beyond these a number is of milliseconds, microseconds, nanoseconds.
@@ -46,9 +41,7 @@ class LogFault(UsageError):
 
 
 class _GrowingFile(OpenedFile):
-    def read(self, begin: int, size: int) -> bytes:
-        """Read `size` bytes at `begin`, also beyond the end that the file had when it was opened."""
-        return os.pread(self._descriptor, size, begin)
+    grows = True
 
 
 class LogFile:
@@ -74,32 +67,33 @@ class LogFile:
         if self._rows is not None:
             yield from ((i, row.decode()) for i, row in enumerate(self._rows.read_rows(), 1))
             return
-        row, is_blank = 0, True
-        try:
-            with os.fdopen(open_unblocked(expand_path(self.path)), "rb", 1 << 20) as opened:
-                is_packed = self._file.read(0, len(GZIP)) == GZIP
-                file = gzip.GzipFile(fileobj=opened) if is_packed else opened
-                while line := file.readline(MOST_ROW_BYTES + 1):
-                    row += 1
-                    self._unended = 0 if row == 1 or line.endswith(b"\n") else row
-                    if len(line) > MOST_ROW_BYTES:
-                        raise self.refusal(f"is longer than {MOST_ROW_BYTES >> 20} MiB: is it a log?", row)
-                    text = line.decode().rstrip("\r\n")
-                    if row == 1:
-                        text = text.removeprefix(_BOM)
-                    if text and not text.isspace():
-                        is_blank = False
-                        yield row, text
-                    elif blank:
-                        yield row, ""
-        except UnicodeDecodeError:
-            raise self.refusal("is not UTF-8: convert the file to it", row) from None
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            raise self.refusal("is damaged or cut short: gzip cannot unpack it", row + 1) from None
-        except OSError as error:
-            raise self.refusal(f"{error.strerror}", row + 1) from None
+        is_blank = True
+        for row, line in enumerate(self._split_lines(), 1):
+            self._unended = row if row > 1 and not line.endswith(b"\n") else 0
+            if len(line) > MOST_ROW_BYTES:
+                raise self.refusal(f"is longer than {MOST_ROW_BYTES >> 20} MiB: is it a log?", row)
+            try:
+                text = line.decode().rstrip("\r\n")
+            except UnicodeDecodeError:
+                raise self.refusal("is not UTF-8: convert the file to it", row) from None
+            if text and not text.isspace():
+                is_blank = False
+                yield row, text
+            elif blank:
+                yield row, ""
         if is_blank:
             raise self.refusal("holds no rows: every line is blank")
+
+    def _split_lines(self) -> Iterator[bytes]:
+        """Yield the lines with their line feeds; one that is too long is cut, and the last one."""
+        line = b""
+        for piece in self._file.read_pieces(_PIECE_BYTES):
+            *whole, line = (line + piece).split(b"\n")
+            yield from (each + b"\n" for each in whole)
+            if len(line) > MOST_ROW_BYTES:
+                break
+        if line:
+            yield line
 
     def open_rows(self) -> Lines:
         """Open the rows of a log of JSON, to be read in any order; raises UsageError for other text."""

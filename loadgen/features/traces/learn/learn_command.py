@@ -106,19 +106,17 @@ def main(argv: Sequence[str]) -> int:
                 none = f"request that was answered ({whys})" if whys else "request of a model in it"
                 raise log.refusal(f"has no {none}")
             rows = LearnedSessions(spool, salt, options.scale, options.sample, path.parent)
-            learned = LearnedColumns("workload")
             packed, file = path.name.endswith(_PACKED), cast(IO[bytes], body)
             if packed:
                 file = cast(IO[bytes], gzip.GzipFile("", "wb", _PACKING, file, mtime=0))
             for row in rows.make():
-                learned.add(row)
                 file.write(encode_row(row))
             if packed:
                 file.close()
             if not rows.rows:
                 raise UsageError(f"--scale {options.scale:g}: no session of {options.log} is left")
             # Blocks are held of one at a time; nothing is compared if one of them is too large.
-            compared, fidelity = _measure_columns(learned), None
+            compared, fidelity = _measure_columns(rows.columns), None
             if compared is not None and (own := list_log_calls(spool)) is not None:
                 log_figures = _measure_columns(own)
                 fidelity = None if log_figures is None else compare_measured(log_figures, compared)

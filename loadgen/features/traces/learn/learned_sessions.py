@@ -12,7 +12,7 @@ Both log and workload become columns, which are compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -42,7 +42,8 @@ class LearnedSessions:
         self._spool, self._salt, self._scale, self._most = spool, salt, scale, most
         self._shared = find_shared_blocks(spool, directory) if scale > 1 else np.zeros(0, np.int64)
         self._span_ns = spool.find_last_begin() - spool.first_ns + 1 if scale > 1 else 0
-        self._samplings = [dict(pairs) for pairs in spool.samplings]
+        self._samplings, self._paths = [dict(pairs) for pairs in spool.samplings], list(spool.paths)
+        self.columns = LearnedColumns("workload")
         self.sessions = self.rows = self.calls = self.cancelled = self.without_end = 0
 
     def make(self) -> Iterator[WorkloadSession]:
@@ -58,45 +59,46 @@ class LearnedSessions:
                 yield self._make_row(found, blocks, copy)
 
     def _make_row(self, found: list[KeptCall], blocks: list[Int64], copy: int) -> WorkloadSession:
-        """Make the row of a session, or of its copy (0: the log's own), and count its calls."""
+        """Make the row of a session, or of its copy (0: the log's own); count its calls, note its columns."""
         begin_ns = found[0].begin_ns
-        agents: dict[tuple[int, ...], int] = {(): 0}
-        parents, calls = list[int](), list[WorkloadCall]()
+        moved_ns = begin_ns - self._spool.first_ns
+        if copy:  # moved by the drawn time of its copy
+            drawn = _LEAST_MOVED + (1 - _LEAST_MOVED) * self._salt.hash_name("copy", str(copy)) / _WORD
+            moved_ns = (moved_ns + int(drawn * min(_MOST_MOVED_NS, self._span_ns))) % self._span_ns
+        row, agents = WorkloadSession(_floor_s(moved_ns), []), {(): 0}
         before = np.zeros(0, np.int64)
         for call, own in zip(found, blocks, strict=True):
             ids = own if copy == 0 else self._change_own(own, copy)
-            kept = count_kept(before, ids) if len(ids) else 0
+            kept = count_kept(before, ids)
             at_s, end_s = (
                 _floor_s(at_ns - begin_ns) for at_ns in (call.begin_ns, max(call.begin_ns, call.end_ns))
             )
-            # Parents are numbered before their sub-agents.
-            for depth in range(1, len(call.agents) + 1):
-                if call.agents[:depth] not in agents:
-                    parents.append(agents[call.agents[: depth - 1]])
-                    agents[call.agents[:depth]] = len(parents)
-            calls.append(
+            path = self._paths[call.agents]
+            for depth in range(1, len(path) + 1):  # parents are numbered before their sub-agents
+                if path[:depth] not in agents:
+                    row.parents.append(agents[path[: depth - 1]])
+                    agents[path[:depth]] = len(row.parents)
+            row.calls.append(
                 WorkloadCall(
                     at_s,
                     call.input_len,
                     call.output_len,
                     None if call.end_ns == UNKNOWN else round(end_s - at_s, 6),
-                    agents[call.agents],
+                    agents[path],
                     kept,
                     ids[kept:].tolist(),
                     bool(call.cancelled),
                     None if call.sampling == UNKNOWN else self._samplings[call.sampling],
                 )
             )
+            at_ns = round(row.t * SECOND_NS) + round(at_s * SECOND_NS)
+            self.columns.add(self.rows, at_ns, (call.input_len, call.output_len), ids)
             self.cancelled += call.cancelled
             self.without_end += call.end_ns == UNKNOWN
             before = ids
         self.rows += 1
-        self.calls += len(calls)
-        moved_ns = begin_ns - self._spool.first_ns
-        if copy:  # moved by the drawn time of its copy
-            drawn = _LEAST_MOVED + (1 - _LEAST_MOVED) * self._salt.hash_name("copy", str(copy)) / _WORD
-            moved_ns = (moved_ns + int(drawn * min(_MOST_MOVED_NS, self._span_ns))) % self._span_ns
-        return WorkloadSession(_floor_s(moved_ns), calls, parents)
+        self.calls += len(row.calls)
+        return row
 
     def _change_own(self, ids: Int64, copy: int) -> Int64:
         """Return a prompt's hashes in a copy: other ones for blocks that only one session of the log has."""
@@ -135,24 +137,13 @@ class LearnedColumns:
     def __init__(self, name: str) -> None:
         self._name = name
         self._columns = TraceColumns()
-        self._rows = 0
         self.full = False
 
-    def add(self, row: WorkloadSession) -> None:
-        """Add the calls of a session of the workload; nothing once `full`."""
-        if self.full:
-            return
-        before: list[int] = []
-        for call in row.calls:
-            before = [*before[: call.keep], *call.ids]
-            at_ns = round(row.t * SECOND_NS) + round(call.t * SECOND_NS)
-            self.add_call(self._rows, at_ns, (call.prompt, call.answer), before)
-        self._rows += 1
-
-    def add_call(self, session: int, at_ns: int, lens: tuple[int, int], blocks: Sequence[int]) -> None:
-        """Add one call of a session: its time, its lengths and its blocks."""
-        self._columns.add(at_ns, lens, len(self._columns) + 1, session, blocks)
-        self.full = len(self._columns) > MOST_CALLS or self._columns.blocks > MOST_BLOCKS
+    def add(self, session: int, at_ns: int, lens: tuple[int, int], blocks: Int64) -> None:
+        """Add one call of a session: its time, its lengths and its blocks; nothing once `full`."""
+        if not self.full:
+            self._columns.add(at_ns, lens, len(self._columns) + 1, session, blocks.tolist())
+            self.full = len(self._columns) > MOST_CALLS or self._columns.blocks > MOST_BLOCKS
 
     def make(self) -> LoadColumns | None:
         """Make the columns sorted by time and forget the calls; None of over 2²⁰ calls or 2²³ blocks."""
@@ -169,6 +160,6 @@ def list_log_calls(spool: CallSpool) -> LearnedColumns | None:
     columns = LearnedColumns("log")
     for number, session in enumerate(spool.list_sessions()):
         for call in session:
-            blocks = spool.read_blocks(call).tolist()
-            columns.add_call(number, call.begin_ns, (call.input_len, call.output_len), blocks)
+            lens = call.input_len, call.output_len
+            columns.add(number, call.begin_ns, lens, spool.read_blocks(call))
     return columns
