@@ -129,6 +129,20 @@ class OpenedFile:
         except OSError as error:
             raise self.refusal(f"cannot be unpacked: {error.strerror}") from None
 
+    def read_lines(self) -> Iterator[bytes]:
+        """Yield the lines with their line feeds, unpacked as they are read; one over 64 MiB is cut, and last.
+
+        Raises UsageError as `read_pieces`.
+        """
+        line = b""
+        for piece in self.read_pieces(_HEAD_BYTES):
+            *whole, line = (line + piece).split(b"\n")
+            yield from (each + b"\n" for each in whole)
+            if len(line) > MOST_ROW_BYTES:
+                break
+        if line:
+            yield line
+
     def _unpack(self) -> None:
         """Unpack the text into a temporary file without a name, which is read from now on.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import PurePath
@@ -88,30 +87,15 @@ def _convert_csv_rows(file: OpenedFile) -> Iterator[bytes]:
 
 def _read_csv_rows(file: OpenedFile) -> Iterator[list[str]]:
     """Yield the cells of each row, the header too; raises UsageError that names the row."""
-    number = 0
-    with io.TextIOWrapper(io.BufferedReader(_Reading(file)), "utf-8-sig", newline="") as text:
-        try:
-            for row in csv.reader(text, delimiter=_find_separator(file) or ",", strict=True):
-                number += 1
-                yield row
-        except csv.Error as error:
-            raise file.refusal(f"is not valid CSV: {error}", number + 1) from None
-        except UnicodeDecodeError:
-            raise file.refusal("is not UTF-8: convert the file to it", number + 1) from None
-
-
-class _Reading(io.RawIOBase):
-    def __init__(self, file: OpenedFile) -> None:
-        self._file, self._at = file, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        piece = self._file.read(self._at, len(buffer))
-        buffer[: len(piece)] = piece
-        self._at += len(piece)
-        return len(piece)
+    number, text = 0, map(bytes.decode, file.read_lines())
+    try:
+        for row in csv.reader(text, delimiter=_find_separator(file) or ",", strict=True):
+            number += 1
+            yield row
+    except csv.Error as error:
+        raise file.refusal(f"is not valid CSV: {error}", number + 1) from None
+    except UnicodeDecodeError:
+        raise file.refusal("is not UTF-8: convert the file to it", number + 1) from None
 
 
 def _convert_parquet_rows(file: OpenedFile) -> Iterator[bytes]:

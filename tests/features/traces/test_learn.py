@@ -187,8 +187,8 @@ def test_spans_keep_the_order_of_their_agents(name: str) -> None:
 _MEASURED = """
 import resource, sys
 from loadgen import cli
-from loadgen.features.traces.learn import learned_sessions
-learned_sessions.MOST_CALLS = 1000
+from loadgen.features.traces.learn import learn_command
+learn_command.MOST_CALLS = 1000
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 code = cli.main(["data", "learn", "a.csv", "-o", "w.jsonl.gz", "--columns", "time=ts,input=i,session=s"])
 peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))

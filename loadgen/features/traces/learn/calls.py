@@ -26,7 +26,7 @@ from loadgen.settings.request_settings import SAMPLING
 
 K = TypeVar("K")
 V = TypeVar("V")
-_MOST_HEAD_BYTES, _PIECE_BYTES = 1 << 20, 1 << 20
+_MOST_HEAD_BYTES = 1 << 20
 CUT = "its last line, which the log ends within"
 UNKNOWN = -1  # a time, length or size that the log does not have
 # Epoch times by their magnitude: beyond these a number is of milliseconds, microseconds, nanoseconds.
@@ -68,7 +68,7 @@ class LogFile:
             yield from ((i, row.decode()) for i, row in enumerate(self._rows.read_rows(), 1))
             return
         is_blank = True
-        for row, line in enumerate(self._split_lines(), 1):
+        for row, line in enumerate(self._file.read_lines(), 1):
             self._unended = row if row > 1 and not line.endswith(b"\n") else 0
             if len(line) > MOST_ROW_BYTES:
                 raise self.refusal(f"is longer than {MOST_ROW_BYTES >> 20} MiB: is it a log?", row)
@@ -83,17 +83,6 @@ class LogFile:
                 yield row, ""
         if is_blank:
             raise self.refusal("holds no rows: every line is blank")
-
-    def _split_lines(self) -> Iterator[bytes]:
-        """Yield the lines with their line feeds; one that is too long is cut, and the last one."""
-        line = b""
-        for piece in self._file.read_pieces(_PIECE_BYTES):
-            *whole, line = (line + piece).split(b"\n")
-            yield from (each + b"\n" for each in whole)
-            if len(line) > MOST_ROW_BYTES:
-                break
-        if line:
-            yield line
 
     def open_rows(self) -> Lines:
         """Open the rows of a log of JSON, to be read in any order; raises UsageError for other text."""
