@@ -31,7 +31,6 @@ KIND = "custom"
 FLAG = "--dataset-path"
 OF_THE_ROWS = -1
 _OUTPUT_LEN = 256  # vLLM's default
-_BATCH = 1024  # prompts that are counted at once
 _Tokens = Annotated[int, msgspec.Meta(ge=1, le=parsing.MOST_TOKENS)]
 _ONCE = "the server applies its chat template; vLLM's client would send it a prompt that has one already"
 
@@ -108,6 +107,5 @@ def _apply_templates(inputs: PlanInputs, texts: list[str]) -> tuple[list[str], I
         templated = texts
     else:
         templated = [apply_template(loaded, tokenizer, text, profile.chat_template_kwargs) for text in texts]
-    batches = (templated[begin : begin + _BATCH] for begin in range(0, len(templated), _BATCH))
-    lens = np.array([count for batch in batches for count in count_tokens(loaded, batch)], np.int64)
+    lens = np.array(count_tokens(loaded, templated), np.int64)
     return texts if by_server else templated, lens, tokenizer

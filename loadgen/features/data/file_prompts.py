@@ -1,4 +1,7 @@
-"""File prompts: rows of `prompt` and `output_tokens`, each sent as one prompt, and how long these are."""
+"""File prompts: rows of `prompt` and `output_tokens`, or of a category and turns, each sent as one prompt.
+
+The latter are questions, as of Spec-Bench and SPEED-Bench, of which the first turn is sent.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ from collections.abc import Callable
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.json_lines import Lines
-from loadgen.base.parsing import MOST_TOKENS
-from loadgen.base.text import list_first, quote_value
+from loadgen.base.parsing import MOST_TOKENS, suggest_name
+from loadgen.base.text import format_count, list_first, quote_value
+from loadgen.base.untrusted import read_line
 from loadgen.features.data import listed_texts, row_kinds
 from loadgen.plan import tokenizers
 from loadgen.plan.planned_requests import UNKNOWN_LEN, PromptRequests, fingerprint
@@ -174,3 +179,116 @@ class PromptTokens:
             return [len(ids) for ids in loaded(templated, add_special_tokens=False)["input_ids"]]
 
         return count
+
+
+FLAG = "--dataset-category"
+# What SPEED-Bench has in place of texts of other data sets, until they are fetched.
+_PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED"
+_NO_LENGTHS = (
+    "holds questions, which have no lengths of answers: pass --output-len N (custom_output_len in a profile)"
+)
+_UNFETCHED = "is a placeholder for another data set's text: fetch it with the data set's own prepare.py"
+_NO_CATEGORY = "has an empty category: name it, or leave out the row"
+_OTHER_ROLE = "has a message of the role {!r}: leave out `category` to send the row as a whole body"
+_MOST_NAMED = 20
+
+
+class _Message(msgspec.Struct, gc=False):
+    role: str
+    content: str
+
+
+_TEXT: msgspec.json.Decoder[str] = msgspec.json.Decoder(str)
+_TURNS: msgspec.json.Decoder[list[str]] = msgspec.json.Decoder(list[str])
+# Of a prepared SPEED-Bench, in place of turns: a user's each.
+_MESSAGES: msgspec.json.Decoder[list[_Message]] = msgspec.json.Decoder(list[_Message])
+
+
+class FileQuestions(FilePrompts):
+    """The first turn of a file's questions, each sent as a prompt of text."""
+
+    __slots__ = ()
+
+    def prompt(self, i: int) -> str:
+        """Return the first turn of request i."""
+        row = int(self._rows[i])
+        return _read_turns(self._lines, row, row_kinds.read_object(self._lines, row, self._lines[row]))[0]
+
+
+def of_questions(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
+    """Make the requests of questions, texts counted if there is a tokenizer.
+
+    Each stretch of the plan has the categories in the file's proportions, and the rows of a category in the
+    file's order. Raises UsageError without a length for answers, for a category that no row has, and for a
+    row without a category or turns, with a placeholder or a role other than the user's.
+    """
+    asked = inputs.profile.custom_output_len or UNKNOWN_LEN
+    if asked <= 0:
+        raise lines.file.refusal(_NO_LENGTHS)
+    named: dict[str, int] = {}  # the number of each category
+    numbers = np.zeros(len(lines), np.int64)
+    several = np.zeros(len(lines), dtype=np.bool_)
+    for i, fields in enumerate(row_kinds.read_objects(lines, kind)):
+        name = read_line(row_kinds.decode_value(lines, i, fields, "category", _TEXT))
+        if not name:
+            raise lines.refusal(i, _NO_CATEGORY)
+        numbers[i] = named.setdefault(name, len(named))
+        several[i] = len(_read_turns(lines, i, fields)) > 1
+    names = list(named)
+    wanted = inputs.profile.dataset_category
+    if wanted and wanted not in names:
+        raise lines.file.refusal(
+            f"has no row of {FLAG} {wanted}{suggest_name(wanted, names)}: there are "
+            f"{list_first(names, _MOST_NAMED)}"
+        )
+    chosen = spread_categories(numbers)
+    if wanted:
+        chosen = np.flatnonzero(numbers == names.index(wanted)).astype(np.int64)
+    sent = row_kinds.order_rows(len(chosen), inputs)
+    rows = chosen[sent]
+    lens = np.full((2, len(rows)), UNKNOWN_LEN, dtype=np.int64)
+    lens[1] = asked
+    made = FileQuestions(lines, rows, (lens[0], lens[1]), np.zeros(len(rows), dtype=np.bool_))
+    facts = row_kinds.make_facts(kind, lines, sent)
+    first = numbers[rows][: facts.sent].tolist()
+    places = {number: place for place, number in enumerate(dict.fromkeys(first))}
+    categories = tuple(names[number] for number in places)
+    facts = replace(facts, categories=categories, category_of_row=tuple(places[number] for number in first))
+    counting = PromptTokens(inputs, lens[0])
+    if inputs.subject.tokenizer is not None:
+        for i in range(facts.sent):
+            counting.add(i, made.prompt(i))
+    counting.finish()
+    lens[0] = lens[0][np.arange(len(rows)) % max(facts.sent, 1)]
+    later = int(several[rows[: facts.sent]].sum())
+    notes = (f"the first turn alone is sent; {format_count(later, 'row')} have more",) if later else ()
+    return SourcedRequests(made, facts, notes=(*counting.notes, *notes))
+
+
+def spread_categories(numbers: Int64) -> Int64:
+    """Order rows so that each stretch has every category in its share, int64[rows].
+
+    `numbers` is int64[rows], the category of each. The k-th of a category's n rows is placed at (k + ½) / n;
+    of rows at one place the first in the file comes first.
+    """
+    places = np.empty(len(numbers))
+    for number in np.unique(numbers):
+        own = np.flatnonzero(numbers == number)
+        places[own] = (np.arange(len(own)) + 0.5) / len(own)
+    return np.argsort(places, kind="stable").astype(np.int64)
+
+
+def _read_turns(lines: Lines, i: int, fields: row_kinds.RowObject) -> list[str]:
+    """Return a row's turns, or its users' messages; raises UsageError for no first turn, or a placeholder."""
+    if "turns" in fields:
+        turns = row_kinds.decode_value(lines, i, fields, "turns", _TURNS)
+    else:
+        messages = row_kinds.decode_value(lines, i, fields, "messages", _MESSAGES)
+        if other := next((message.role for message in messages if message.role != "user"), ""):
+            raise lines.refusal(i, _OTHER_ROLE.format(other))
+        turns = [message.content for message in messages]
+    if not turns or not turns[0]:
+        raise lines.refusal(i, "has no first turn: leave out the row")
+    if any(turn.startswith(_PLACEHOLDER) for turn in turns):
+        raise lines.refusal(i, _UNFETCHED)
+    return turns

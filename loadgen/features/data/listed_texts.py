@@ -22,6 +22,7 @@ from loadgen.plan.tokenizers import FullTokenizer, Tokenizer, find_needed_tokeni
 
 PREFIX_REPETITION = "prefix_repetition"
 _SEEDS = 2**32  # that numpy's RandomState takes
+_BATCH = 1024  # texts that are counted at once
 
 
 class ListedTexts(PromptRequests):
@@ -154,7 +155,8 @@ def oversample_rows(kept: int, most: int | None, seed: int, no_oversample: bool)
 
 def count_tokens(tokenizer: FullTokenizer, texts: list[str]) -> list[int]:
     """Count the tokens of each text, including those the tokenizer adds."""
-    return [len(ids) for ids in tokenizer(texts)["input_ids"]] if texts else []
+    batches = (texts[begin : begin + _BATCH] for begin in range(0, len(texts), _BATCH))
+    return [len(ids) for batch in batches for ids in tokenizer(batch)["input_ids"]]
 
 
 def apply_template(tokenizer: FullTokenizer, name: str, text: str, more: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from loadgen.base.json_lines import Lines, OpenedFile
-from loadgen.features.data import bodies, conversations, file_prompts, questions, row_kinds, sharegpt, sheets
+from loadgen.features.data import bodies, conversations, file_prompts, row_kinds, sharegpt, sheets
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
 
 _CONVERSATIONS, _HEAD_BYTES = b'"conversations"', 1 << 20  # a key of each entry, and where the first ends
@@ -15,7 +15,7 @@ _READERS = {
     row_kinds.CHAT: bodies.of_rows,
     row_kinds.COMPLETIONS: bodies.of_rows,
     row_kinds.CONVERSATIONS: conversations.of_rows,
-    row_kinds.QUESTIONS: questions.of_rows,
+    row_kinds.QUESTIONS: file_prompts.of_questions,
 }
 
 

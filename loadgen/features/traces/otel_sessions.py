@@ -30,11 +30,6 @@ from loadgen.plan.planned_requests import UNKNOWN_LEN
 
 _MOST_SPANS = 2_000_000  # 2 GiB of memory if all are calls of models
 _OFF_NS = 100 * MS_NS  # of two machines' clocks; an agent's calls are seconds long
-_FEATURES = {
-    (tools, system): ("tools",) * tools + ("system",) * system
-    for tools in (False, True)
-    for system in (False, True)
-}
 _NO_LENGTH = "a call of a model without its tokens, and without messages"
 _LIMITED = (
     "{} recorded the limit of the answer and not its length: the limit is what is asked for; with "
@@ -167,7 +162,7 @@ def _make_kept_span(span: Span, row: int, place: int) -> KeptSpan:
         otel_spans.read_count(attributes, otel_spans.CACHED_TOKENS),
         answer is None and limit is not None,
         bool(messages),
-        _FEATURES[tools, system],
+        ("tools",) * tools + ("system",) * system,
         span.failed,
         span.is_remote,
         sys.intern(otel_spans.read_text(attributes, otel_spans.CONVERSATION)),

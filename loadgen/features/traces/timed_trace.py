@@ -24,9 +24,8 @@ from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines
 from loadgen.base.text import quote_value
 from loadgen.features.traces.trace_blocks import BlockContent
-from loadgen.features.traces.trace_replay import MadeRequests, ReplayedRequests, replay
+from loadgen.features.traces.trace_replay import MadeRequests, ReplayedRequests, TraceSelection, replay
 from loadgen.features.traces.trace_rows import TimedRow, TraceRows, read_rows
-from loadgen.features.traces.trace_schedule import TraceSelection
 from loadgen.plan.model_files import find_vocabulary
 from loadgen.plan.planned_requests import Turns
 from loadgen.plan.profile import Profile

@@ -13,6 +13,7 @@ import hashlib
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.block_hashes import SERVER_BLOCK, chain_hashes, find_savings, mix_words
@@ -49,69 +50,61 @@ def scope_hashes(ids: Int64, scope: int) -> Int64:
 
 
 class BlockContent(msgspec.Struct, frozen=True):
-    """The content of a trace's prompts: of hashed blocks, and of tokens that no hash covers."""
+    """The content of a trace's prompts: of hashed blocks, and of tokens that no hash covers.
+
+    Or of prompts that grow: then `block` is 0, and no row has hashes.
+    """
 
     block: int  # tokens that a hash stands for; 0: there are no hashes
     seed: int  # of the hashed blocks
     own_seed: int  # of what a request shares with no other
     allowed: Int64  # token ids
+    growth: Growth | None = None
 
     def digest(self) -> bytes:
         """Return a hash of all that the content depends on."""
         named = f"{self.block} {self.seed} {self.own_seed} ".encode()
-        return hashlib.blake2b(named + self.allowed.astype("<i8").tobytes(), digest_size=16).digest()
+        base = hashlib.blake2b(named + self.allowed.astype("<i8").tobytes(), digest_size=16).digest()
+        if self.growth is None:
+            return base
+        columns = (self.growth.origins.astype("<i8").tobytes(), self.growth.kept.astype("<i8").tobytes())
+        return hashlib.blake2b(base + b"".join(columns), digest_size=16).digest()
 
     def spell(self, counts: WordCounts) -> BlockContent:
-        """Return the content for prompts of words: `allowed` are their indices, `block` counts words."""
+        """Return the content for prompts of words.
+
+        `allowed` are their indices, and `block` and `growth.kept` count the words that make its tokens.
+        """
         words = np.arange(len(counts.choices))
-        return BlockContent(counts.count_words(self.block), self.seed, self.own_seed, words)
+        if self.growth is None:
+            return replace(self, block=counts.count_words(self.block), allowed=words)
+        tokens = np.maximum(self.growth.kept - counts.overhead, 0)
+        kept = np.floor(tokens * (1 / counts.per_word) + 0.5) - 1
+        kept = np.maximum(kept, 0).astype(np.int64)
+        return replace(self, allowed=words, growth=Growth(self.growth.origins, kept))
 
     def places(self, ids: Int64, length: int, row: int) -> Int64:
         """Make a row's prompt as indices into `allowed`, int64[length].
 
         What its hashes do not cover is content of this row alone, as if a last block had the row's number for
-        a hash under `own_seed`.
+        a hash under `own_seed`. Where prompts grow it keeps tokens of its origin, which below 0 is a text
+        that lines share. Rows from their number on are the trace again, with tokens of their own.
         """
-        needed, count = -(-length // self.block) if self.block else 0, len(self.allowed)
-        places = make_block_places(ids[:needed], self.seed, self.block, count)[:length]
-        if len(places) == length:
-            return places
-        own = make_block_places(np.array([row]), self.own_seed, length - len(places), count)
-        return np.concatenate([places, own])
-
-
-class GrownContent(BlockContent, frozen=True):
-    """The content of prompts that grow; `block` is 0, and no row has hashes."""
-
-    growth: Growth
-
-    def digest(self) -> bytes:
-        """Return a hash of all that the content depends on."""
-        hashed = hashlib.blake2b(super().digest(), digest_size=16)
-        for column in (self.growth.origins, self.growth.kept):
-            hashed.update(column.astype("<i8").tobytes())
-        return hashed.digest()
-
-    def spell(self, counts: WordCounts) -> GrownContent:
-        """Return the content for prompts of words, of which `growth.kept` counts what make its tokens."""
-        per_token = 1 / counts.per_word
-        kept = np.floor(np.maximum(self.growth.kept - counts.overhead, 0) * per_token + 0.5) - 1
-        growth = Growth(self.growth.origins, np.maximum(kept, 0).astype(np.int64))
-        return GrownContent(self.block, self.seed, self.own_seed, np.arange(len(counts.choices)), growth)
-
-    def places(self, ids: Int64, length: int, row: int) -> Int64:
-        """Make a row's prompt as indices into `allowed`, int64[length]: what it keeps, then its own.
-
-        It keeps tokens of its origin, which below 0 is a text that lines share. Rows from their number on
-        are the trace again, with tokens of their own.
-        """
-        count, rows, pieces = len(self.allowed), len(self.growth.kept), []
+        count, growth = len(self.allowed), self.growth
+        if growth is None:
+            needed = -(-length // self.block) if self.block else 0
+            places = make_block_places(ids[:needed], self.seed, self.block, count)[:length]
+            if len(places) == length:
+                return places
+            own = make_block_places(np.array([row]), self.own_seed, length - len(places), count)
+            return np.concatenate([places, own])
+        pieces = []
         while length:
-            kept = 0 if row < 0 else min(int(self.growth.kept[row % rows]), length)
+            kept = 0 if row < 0 else min(int(growth.kept[row % len(growth.kept)]), length)
             seed = self.seed if row < 0 else self.own_seed
             if length > kept:
                 pieces.append(make_block_places(np.array([row]), seed, length - kept, count))
-            length, row = kept, self.growth.find_origin(row)
+            length, row = kept, growth.find_origin(row)
         return np.concatenate([*pieces[::-1], np.zeros(0, np.int64)])
 
 

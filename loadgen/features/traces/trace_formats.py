@@ -28,7 +28,6 @@ from loadgen.features.traces.trace_heads import (
     open_first,
 )
 from loadgen.features.traces.trace_rows import TraceRows
-from loadgen.features.traces.trace_schedule import TraceWindow
 from loadgen.plan.request_sources import RandomStream
 
 _SAMPLE = 1000  # rows by which a file is recognised
@@ -117,7 +116,9 @@ def _find_by_keys(lines: Lines, row: bytes) -> str:
     )
 
 
-def read_trace(name: str, path: str, window: TraceWindow, stream: RandomStream) -> tuple[str, TraceRows]:
+def read_trace(
+    name: str, path: str, window: tuple[float | None, float | None], stream: RandomStream
+) -> tuple[str, TraceRows]:
     """Read a trace of the format `name`, recognized if "", and return format and rows; raises UsageError."""
     name, lines = open_trace(name, path)
     read = FORMATS[name]

@@ -1,4 +1,7 @@
-"""Trace replay: a trace's requests as a plan's: lengths, shared prefixes and times as they were recorded."""
+"""Trace replay: a trace's requests as a plan's: lengths, shared prefixes and times as they were recorded.
+
+Which of its requests are sent, and when: window, caps, speed, jitter, idle cap.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,15 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.base import parsing
-from loadgen.base.arrays import Int64
+from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
+from loadgen.base.text import quote_value
 from loadgen.features.traces import otel_spans, trace_formats
 from loadgen.features.traces.call_order import reorder_waits
 from loadgen.features.traces.otel_spans import SpanMessages
 from loadgen.features.traces.trace_blocks import (
     BlockContent,
-    GrownContent,
     IdTexts,
     PrefixReuse,
     find_growth_reuse,
@@ -31,14 +34,16 @@ from loadgen.features.traces.trace_blocks import (
 )
 from loadgen.features.traces.trace_heads import CLOSED
 from loadgen.features.traces.trace_rows import NO_SAMPLING, Hashes, TraceRows
-from loadgen.features.traces.trace_schedule import TraceSelection, make_schedule, parse_window
+from loadgen.figures.workloads import find_grid_ns
 from loadgen.plan.model_files import find_vocabulary
 from loadgen.plan.planned_requests import (
+    CAPS,
     RECORDED,
     UNKNOWN_LEN,
     DataFacts,
     PromptRequests,
     Requests,
+    ScheduleFacts,
     TurnRequests,
     Turns,
     Waits,
@@ -118,9 +123,7 @@ def replay(
         rng = make_arrival_rng(inputs.stream)
         offsets_ns, schedule, more = make_schedule(trace, picked.places, profile, window, name, rng)
         notes += more
-        sent = slice(len(offsets_ns))
-        columns = (picked.places[sent], picked.input_lens[sent], picked.output_lens[sent])
-        picked = TraceSelection(*columns, picked.skipped, picked.clipped)
+        picked = picked.take(slice(len(offsets_ns)))
     recorded = trace.recorded
     if recorded is not None:
         most = profile.trace_max_output_len or parsing.MOST_TOKENS
@@ -193,20 +196,17 @@ def _make_replayed(
     # Of two traces without hashes, sent to one server with one seed, row 1 is not the same prompt.
     seed, own_seed = (inputs.stream.key(part) % _BITS for part in ("blocks", f"own {trace.digest}"))
     vocabulary = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
-    content = BlockContent(trace.block, seed, own_seed, vocabulary.allowed)
-    if trace.growth is not None:
-        content = GrownContent(0, seed, own_seed, vocabulary.allowed, trace.growth)
-    recorded = {} if trace.recorded is None else trace.recorded.list_features(picked.places)
-    unsent = {*inputs.profile.sampling, *inputs.dialect.lacks}
-    if sampling := [name for name in recorded if name not in unsent]:
-        notes.append(f"answers are sampled as each was recorded: {', '.join(sampling)}")
-    if form == IDS:
-        ids = ReplayedRequests(trace, picked, content)
-        return MadeRequests(ids, trace.hashes, ids_source=vocabulary.source, notes=tuple(notes))
+    content = BlockContent(trace.block, seed, own_seed, vocabulary.allowed, trace.growth)
     counts = subject.word_counts or WordCounts()
-    spelled = ReplayedWords(trace, picked, content, counts)
-    notes.append(f"prompts of words: {counts.explanation}")
-    return MadeRequests(spelled, trace.hashes, text="common words", notes=tuple(notes))
+    made, source, text = ReplayedRequests(trace, picked, content), vocabulary.source, ""
+    if form == WORDS:
+        made, source, text = ReplayedWords(trace, picked, content, counts), "", "common words"
+    unsent = {*inputs.profile.sampling, *inputs.dialect.lacks}
+    if sampling := [name for name in made.features if name not in unsent]:
+        notes.append(f"answers are sampled as each was recorded: {', '.join(sampling)}")
+    if form == WORDS:
+        notes.append(f"prompts of words: {counts.explanation}")
+    return MadeRequests(made, trace.hashes, ids_source=source, text=text, notes=tuple(notes))
 
 
 def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
@@ -238,22 +238,18 @@ class ReplayedRequests(PromptRequests):
     format = "ids"
 
     def __init__(self, trace: TraceRows, picked: TraceSelection, content: BlockContent) -> None:
-        places, self._rounds, self._trace_len = picked.places, picked.rounds, len(trace)
+        self._trace, self._picked, self._content = trace, picked, content
+        places = picked.places  # unlike the number of a row, no two are equal
         self.input_lens, self.output_lens = picked.input_lens, picked.output_lens
-        self.rows, self._file = trace.numbers[places], trace.file
-        self.begins = trace.starts[places]
+        self.rows, self.begins = trace.numbers[places], trace.starts[places]
         self.hash_counts = trace.starts[places + 1] - self.begins
-        self._places = places  # unlike a row's number, no two are equal
-        self._hashes = trace.hashes
-        self._content = content
-        self._recorded = trace.recorded
         # What not every server has, by the first request that asks for it.
         self.features = {} if trace.recorded is None else trace.recorded.list_features(places)
         self._texts: IdTexts | None = None  # made with the first body
 
     def name_row(self, i: int) -> str:
         """Name request i by file and row, as `trace.jsonl row 17`."""
-        return f"{self._file} row {int(self.rows[i])}"
+        return f"{self._trace.file} row {int(self.rows[i])}"
 
     def prompt(self, i: int) -> list[int] | str:
         """Return the prompt of request i, `input_lens[i]` token ids."""
@@ -270,27 +266,28 @@ class ReplayedRequests(PromptRequests):
 
     def add_fields(self, i: int, dialect: Dialect, fields: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of request i with the sampling that was recorded of it."""
-        recorded, row = self._recorded, int(self._places[i])
+        recorded, row = self._trace.recorded, int(self._picked.places[i])
         return fields if recorded is None else recorded.add_sampling(row, dialect, fields)
 
     def digest(self) -> str:
         """Return a hash of all that prompts depend on: lengths, hashes, seeds, block size, ids."""
-        rounds = () if self._rounds is None else (self._rounds,)
-        columns = (self.input_lens, self.output_lens, self._places, self.hash_counts, *rounds)
+        places, recorded = self._picked.places, self._trace.recorded
+        rounds = () if self._picked.rounds is None else (self._picked.rounds,)
+        columns = (self.input_lens, self.output_lens, places, self.hash_counts, *rounds)
         spans = zip(self.begins.tolist(), (self.begins + self.hash_counts).tolist(), strict=True)
-        pieces = (self._hashes[begin:end].astype("<i8").tobytes() for begin, end in spans)
-        own, recorded = list[bytes](), self._recorded
-        if recorded is not None and (numbers := recorded.sampling[self._places]).max() != NO_SAMPLING:
+        pieces = (self._trace.hashes[begin:end].astype("<i8").tobytes() for begin, end in spans)
+        own = list[bytes]()
+        if recorded is not None and (numbers := recorded.sampling[places]).max() != NO_SAMPLING:
             own = [msgspec.json.encode(recorded.samplings), numbers.astype("<i8").tobytes()]
         return fingerprint(self.format, columns, chain([self._content.digest()], pieces, own))
 
     def places(self, i: int, length: int) -> Int64:
         """Return the prompt of request i as `length` indices into the content's tokens."""
         begin = int(self.begins[i])
-        hashes = self._hashes[begin : begin + int(self.hash_counts[i])].astype(np.int64)
-        row = int(self._places[i])
-        if self._rounds is not None and (number := int(self._rounds[i])):
-            hashes, row = scope_hashes(hashes, number), row + number * self._trace_len
+        hashes = self._trace.hashes[begin : begin + int(self.hash_counts[i])].astype(np.int64)
+        row, rounds = int(self._picked.places[i]), self._picked.rounds
+        if rounds is not None and (number := int(rounds[i])):
+            hashes, row = scope_hashes(hashes, number), row + number * len(self._trace)
         return self._content.places(hashes, length, row)
 
 
@@ -356,14 +353,7 @@ def _choose_sessions(
     if most is not None and most < int(turns.begins[-1]):
         turns = turns.cut(most)
     count = int(turns.begins[-1])
-    places = order[chosen[:count]]
-    selected = replace(
-        picked,
-        places=picked.places[places],
-        input_lens=picked.input_lens[places],
-        output_lens=picked.output_lens[places],
-        rounds=rounds[:count] if rounds.any() else None,
-    )
+    selected = replace(picked.take(order[chosen[:count]]), rounds=rounds[:count] if rounds.any() else None)
     notes = list[str]()
     if profile.num_sessions is not None and len(turns) < profile.num_sessions:
         notes.append(f"the trace has {held} of the {profile.num_sessions} sessions that were asked for")
@@ -473,3 +463,134 @@ class MessageRequests(TurnRequests):
                     laid[place], at = {**answer, **kept}, place + 1
                     break
         return laid
+
+
+_WINDOW = "--trace-window {}: give START:END in seconds, as 600:1200; either may be left out"
+
+
+TraceWindow = tuple[float | None, float | None]  # seconds after its begin; None: its first, or last, request
+
+
+def parse_window(text: str) -> TraceWindow:
+    """Parse `--trace-window`, START:END in seconds; "" is the whole trace; raises UsageError."""
+    if not text:
+        return None, None
+    start, colon, end = text.partition(":")
+    try:
+        start_s, end_s = (float(bound) if bound else None for bound in (start, end))
+    except ValueError:
+        raise UsageError(_WINDOW.format(quote_value(text))) from None
+    last_s = parsing.YEAR_S if end_s is None else end_s
+    if not colon or not 0 <= (start_s or 0.0) < last_s <= parsing.YEAR_S:
+        raise UsageError(_WINDOW.format(quote_value(text)))
+    return start_s, end_s
+
+
+class TraceSelection(msgspec.Struct, frozen=True):
+    """The rows of a trace that are sent: indices of its columns, and lengths; int64[requests]."""
+
+    places: Int64
+    input_lens: Int64
+    output_lens: Int64
+    skipped: dict[str, int] = {}
+    clipped: int = 0
+    rounds: Int64 | None = None  # int64[requests], how often each one's session was sent before; None: never
+
+    def take(self, which: slice | Int64 | Bool) -> TraceSelection:
+        """Return the requests at some places."""
+        lens = {"input_lens": self.input_lens[which], "output_lens": self.output_lens[which]}
+        return replace(self, places=self.places[which], **lens)
+
+    @classmethod
+    def select(
+        cls, rows: TraceRows, profile: Profile, window: TraceWindow, most: int | None
+    ) -> TraceSelection:
+        """Select a window's first `most` rows; raises UsageError if none is left.
+
+        Rows above the longest lengths are skipped and counted (`trace_too_long` is skip), else clipped.
+        """
+        begin, end = (
+            len(rows) if bound_s is None else int(np.searchsorted(rows.at_ns, round(bound_s * SECOND_NS)))
+            for bound_s in (window[0] or 0.0, window[1])
+        )
+        picked = cls(np.arange(begin, end), rows.input_lens[begin:end], rows.output_lens[begin:end])
+        most_prompt = profile.trace_max_input_len or parsing.MOST_TOKENS
+        most_answer = profile.trace_max_output_len or parsing.MOST_TOKENS
+        skipped: dict[str, int] = {}
+        if profile.trace_too_long == "skip":
+            kept = (picked.input_lens <= most_prompt) & (picked.output_lens <= most_answer)
+            if most is not None:  # the rows up to and with the last one that is sent
+                wanted = slice(int(np.searchsorted(np.cumsum(kept), most)) + 1)
+                picked, kept = picked.take(wanted), kept[wanted]
+            long = picked.input_lens > most_prompt
+            counts = {CAPS[0]: long.sum(), CAPS[1]: ((picked.output_lens > most_answer) & ~long).sum()}
+            skipped = {why: int(count) for why, count in counts.items() if count}
+            picked = picked.take(kept)
+        picked = picked.take(slice(most))
+        if not len(picked.places):
+            if begin >= end:
+                last_s = rows.at_ns[-1] / SECOND_NS
+                raise UsageError(
+                    f"--trace-window {profile.trace_window!r}: no request of {rows.file} is in it: its last "
+                    f"comes {last_s:.6g} s after the first"
+                )
+            why = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
+            raise UsageError(
+                f"--trace {rows.file}: no request is left ({why}): raise the limit, or pass --trace-too-long "
+                "clip"
+            )
+        prompts, answers = picked.input_lens, picked.output_lens
+        return replace(
+            picked,
+            input_lens=np.minimum(prompts, most_prompt),
+            output_lens=np.minimum(answers, most_answer),
+            skipped=skipped,
+            clipped=int(((prompts > most_prompt) | (answers > most_answer)).sum()),
+        )
+
+
+def make_schedule(
+    rows: TraceRows, places: Int64, profile: Profile, window: TraceWindow, name: str, rng: np.random.Generator
+) -> tuple[Int64, ScheduleFacts, list[str]]:
+    """Make the due times (ns after the start) of the rows at `places`, with facts and notes on them.
+
+    `name` is the trace's format. In order: window, jitter (all that is drawn from `rng`), speed, idle cap;
+    --duration drops later rows. Raises UsageError if no request is left.
+    """
+    at_ns = rows.at_ns[places]
+    grid_ns, notes = find_grid_ns(rows.at_ns), list[str]()
+    start_s, end_s = window
+    begin_ns = at_ns[0] if start_s is None else round(start_s * SECOND_NS)
+    after_ns = at_ns - begin_ns
+    spread = profile.trace_jitter == "uniform" and grid_ns > 0
+    if spread:
+        after_ns = np.sort(after_ns + rng.integers(0, grid_ns, len(after_ns)))
+    elif profile.trace_jitter == "uniform":
+        notes.append("--trace-jitter has no effect: the trace's times are on no grid")
+    offsets_ns = np.rint(after_ns / profile.speed_up).astype(np.int64)
+    cut_ns = 0
+    if profile.trace_idle_cap is not None:
+        gaps_ns = np.diff(offsets_ns, prepend=0)  # also before the first
+        capped_ns = np.minimum(gaps_ns, round(profile.trace_idle_cap * SECOND_NS))
+        offsets_ns, cut_ns = np.cumsum(capped_ns), int((gaps_ns - capped_ns).sum())
+    if profile.duration is not None:
+        offsets_ns = offsets_ns[: np.searchsorted(offsets_ns, profile.duration_ns)]
+    count = len(offsets_ns)
+    if not count:
+        raise UsageError(f"--duration {profile.duration:g}: no request of {rows.file} is due before it ends")
+    span_s = int(offsets_ns[-1] - offsets_ns[0]) / SECOND_NS
+    facts = ScheduleFacts(
+        format=name,
+        span_s=span_s,
+        rate_per_s=(count - 1) / span_s if span_s else 0.0,
+        instants=len(np.unique(at_ns[:count])),
+        requests=count,
+        grid_s=grid_ns / SECOND_NS,
+        spread=spread,
+        speed_up=profile.speed_up,
+        start_s=start_s or 0.0,
+        end_s=end_s,
+        idle_cap_s=profile.trace_idle_cap,
+        idle_cut_s=cut_ns / SECOND_NS,
+    )
+    return offsets_ns, facts, notes
