@@ -25,21 +25,6 @@ OTEL_OPENINFERENCE = EXCERPTS / "otel_openinference.jsonl"
 OTEL_FAN_IN = EXCERPTS / "otel_fan_in.json"
 SUBJECT = ModelTarget(UNKNOWN, "m", vocab_size=4000)
 
-AZURE_2024 = """TIMESTAMP,ContextTokens,GeneratedTokens
-2024-05-10 00:00:00.009930+00:00,2162,5
-2024-05-10 00:00:00.017335+00:00,2399,6
-2024-05-10 00:00:01+00:00,76,15
-"""
-BURSTGPT_1 = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
-5,ChatGPT,472,18,490,Conversation log
-45,ChatGPT,1087,230,1317,Conversation log
-118,GPT-4,417,0,417,Conversation log
-120,GPT-4,300,276,576,API log
-"""
-BURSTGPT_2 = """Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type
-19440110.0,1722ac82-0a46-4bf0-aa08-89794e7a2b3f,43,GPT-4,906,446,1352,Conversation log
-19440161.5,d5983bf9-4b48-497b-892b-a58995247443,2,ChatGPT,36,29,65,Conversation log
-"""
 BAILIAN: list[Mapping[str, Any]] = [
     {"chat_id": 159, "parent_chat_id": -1, "timestamp": 61.114, "input_length": 40, "output_length": 132,
      "type": "text", "turn": 1, "hash_ids": [1089, 1090, 1091]},

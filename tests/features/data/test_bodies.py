@@ -53,17 +53,6 @@ def test_a_body_is_sent_as_it_stands(tmp_path: Path, row: bytes, keys: dict[str,
     assert body == sent
 
 
-def test_lengths_are_those_of_the_bodies(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = [
-        {"prompt": [1, 2, 3], "max_tokens": 5},
-        {"prompt": "a", "model": "m"},
-        {"prompt": "a", "max_tokens": None},
-    ]
-    requests = planned(jsonl(tmp_path, rows)).requests
-    assert requests.input_lens.tolist() == [3, -1, -1]
-    assert requests.output_lens.tolist() == [5, -1, -1]
-
-
 @loop_over("backend", ["openai-responses", "anthropic-messages"])
 def test_chat_bodies_take_the_form_of_another_api_of_messages(backend: str, tmp_path: Path) -> None:
     of = planned(jsonl(tmp_path, [CHAT]), backend=backend, custom_output_len=7)
@@ -90,28 +79,3 @@ def test_chat_bodies_take_the_form_of_another_api_of_messages(backend: str, tmp_
 def test_what_a_body_asks_of_a_server_is_named(row: dict[str, Any], names: tuple[str, ...]) -> None:
     raw = msgspec.json.decode(msgspec.json.encode(row), type=dict[str, msgspec.Raw])
     assert bodies.find_features(raw) == names
-
-
-def test_each_feature_has_its_first_request(tmp_path: Path) -> None:
-    tools = {**CHAT, "tools": [{"type": "function"}]}
-    plan = planned(
-        jsonl(tmp_path, [CHAT, tools, tools, {**CHAT, "logprobs": True}]), num_prompts=3, **CHAT_API
-    )
-    assert isinstance(plan.requests, bodies.WholeBodies)
-    assert plan.requests.features == {"tools": 1}
-
-
-@loop_over(
-    ("roles", "note"),
-    [
-        (["user"], ""),
-        (["system", "user", "assistant", "user"], ""),
-        (["user", "assistant"], "2 of 2 bodies end in an assistant's message"),
-        (["system", "user", "model"], "2 of 2 bodies end in an assistant's message"),
-    ],
-)
-def test_a_recorded_answer_at_the_end_is_said(roles: list[str], note: str, tmp_path: Path) -> None:
-    messages = [{"role": role, "content": "a"} for role in roles]
-    plan = planned(jsonl(tmp_path, [{"messages": messages}] * 2), num_prompts=2, **CHAT_API)
-    assert any("end in an assistant" in each for each in plan.notes) is bool(note)
-    assert any(note in each for each in plan.notes) or not note

@@ -11,10 +11,7 @@ from typing import Any
 import pytest
 
 from builders.data_files import jsonl, planned
-from builders.loops import loop_over
 from builders.required import require
-from loadgen.base.json_lines import Lines
-from loadgen.features.data.conversations import Conversations, RecordedTurns
 
 TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {}}}]
 CALL = {"id": "bash:0", "type": "function", "function": {"name": "bash", "arguments": '{"a": 1}'}}
@@ -44,22 +41,12 @@ def row(turn: int, role: str, conversation: str = "a", **fields: Any) -> dict[st
 
 USER = row(1, "user", content="hi", system="be kind", tools=TOOLS)
 CALLING = row(2, "assistant", reasoning_content="hm", tool_calls=[CALL])
-ANSWERED = row(3, "tool", tool_results=[RESULT], delay_seconds=0.5, temperature=0.7, max_new_tokens=9)
 LAST = row(4, "assistant", content="done")
-WHOLE = [USER, CALLING, ANSWERED, LAST]
 
 
 def bodies(path: str, **keys: Any) -> list[dict[str, Any]]:
     plan = planned(path, **CHAT_API, **keys)
     return [json.loads(plan.body(i)) for i in range(len(plan))]
-
-
-def test_the_requests_of_a_conversation_are_one_session(tmp_path: Path) -> None:
-    rows = [{**turn, "conversation_id": name} for turn in WHOLE for name in "ab"]
-    made = planned(jsonl(tmp_path, rows), num_prompts=6, **CHAT_API)
-    assert require(made.sessions).tolist() == [0, 0, 1, 1, 2, 2]
-    assert require(made.turns).begins.tolist() == [0, 2, 4, 6]
-    assert require(made.turns).delays_ns.tolist() == [0, 500_000_000] * 3
 
 
 def test_values_keep_their_bytes(tmp_path: Path) -> None:
@@ -77,36 +64,6 @@ def test_each_result_of_parallel_tools_is_a_message(tmp_path: Path) -> None:
     assert bodies(jsonl(tmp_path, rows))[1]["messages"][3:] == [{"role": "tool", **each} for each in results]
 
 
-def test_conversations_may_be_interleaved(tmp_path: Path) -> None:
-    other = [row(1, "user", "b", content="x"), row(2, "assistant", "b", content="y")]
-    path = jsonl(tmp_path, [USER, other[0], CALLING, other[1], ANSWERED, LAST])
-    found = Conversations(Lines.open(path, "--dataset-path"))
-    assert len(found) == 2
-    assert found.rows.tolist() == [0, 2, 4, 5, 1, 3]
-    assert found.generated.tolist() == [[0, 1], [1, 1], [0, 3]]
-    assert [len(body["messages"]) for body in bodies(path)] == [2, 4, 1]
-    assert found.with_tools == 0
-    assert found.delays_ns.tolist() == [0, 0, 500_000_000]
-
-
-@loop_over(
-    ("client", "answer", "keys", "sent"),
-    [
-        ({}, {}, {}, None),
-        ({"max_new_tokens": 5}, {}, {}, 5),
-        ({"max_completion_tokens": 6, "max_new_tokens": 5}, {}, {}, 6),
-        ({}, {"output_tokens": 7}, {}, 7),
-        ({"max_tokens": 8}, {"output_tokens": 7}, {}, 8),
-        ({"max_tokens": 8}, {}, {"custom_output_len": 3}, 3),
-    ],
-)
-def test_the_length_is_that_of_the_clients_turn(
-    tmp_path: Path, client: dict[str, Any], answer: dict[str, Any], keys: dict[str, Any], sent: int | None
-) -> None:
-    path = jsonl(tmp_path, [{**USER, **client}, {**row(2, "assistant", content="a"), **answer}])
-    assert bodies(path, **keys)[0].get("max_completion_tokens") == sent
-
-
 @pytest.mark.skipif(not MLPERF, reason="MLPERF_EDGE_AGENTIC does not name agentic_coding_2.5h.jsonl")
 def test_mlperfs_edge_conversations_are_read_whole() -> None:
     made = planned(MLPERF, **CHAT_API)
@@ -114,15 +71,6 @@ def test_mlperfs_edge_conversations_are_read_whole() -> None:
     assert (made.facts.rows, len(made.turns), len(made)) == (2014, 20, 1007)
     assert made.turns.delays_ns.sum() / 1e9 == pytest.approx(636.4, abs=0.05)
     assert int((made.turns.delays_ns > 0).sum()) == 987
-
-
-def test_the_first_request_with_tools_or_a_system_prompt_is_known(tmp_path: Path) -> None:
-    plain = [row(1, "user", "b", content="x"), row(2, "assistant", "b", content="y")]
-    path = jsonl(tmp_path, [*plain, *WHOLE])
-    for keys, features in [({}, {"tools": 1, "system": 1}), ({"num_prompts": 1}, {})]:
-        made = planned(path, **CHAT_API, **keys).requests
-        assert isinstance(made, RecordedTurns)
-        assert made.features == features
 
 
 def properties(schema: Any) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders.drop_in import DIRECTORY, TOKENIZER, planned
+from builders.drop_in import TOKENIZER, planned
 from loadgen.base.errors import UsageError
 from loadgen.features.data.listed_texts import FileTexts
 from loadgen.plan.plan import Plan
@@ -22,15 +22,6 @@ def made(directory: Path, rows: list[str], tokenizer: str | None = None, **keys:
     return planned(
         ["--dataset-name", "custom", "--dataset-path", str(directory / "p.jsonl")], tokenizer, **keys
     )
-
-
-def test_without_a_tokenizer_prompts_are_sent_and_not_counted(tmp_path: Path) -> None:
-    plan = made(tmp_path, ROWS)
-    assert [plan.payload(i)["prompt"] for i in range(2)] == ["One", "Two two"]
-    assert plan.requests.input_lens.tolist() == [-1, -1]
-    assert plan.requests.output_lens.tolist() == [256, 256]
-    assert (plan.facts.kind, plan.facts.rows, plan.facts.sent, plan.facts.repeated) == ("custom", 2, 2, 0)
-    assert len(plan.facts.file_digest) == 32
 
 
 def test_over_the_chat_api_the_server_applies_the_template(tmp_path: Path) -> None:
@@ -68,23 +59,11 @@ def test_a_template_that_fails_is_named(tmp_path: Path) -> None:
         made(tmp_path, ROWS, str(tokenizer), skip_chat_template=False)
 
 
-def test_a_row_sent_again_is_counted(tmp_path: Path) -> None:
-    plan = made(tmp_path, ROWS, no_oversample=False, num_prompts=7)
-    assert (len(plan), plan.facts.sent, plan.facts.repeated) == (7, 2, 5)
-    assert {plan.payload(i)["prompt"] for i in range(7)} == {"One", "Two two"}
-
-
 def test_the_digest_is_of_every_prompt(tmp_path: Path) -> None:
     rows = [f'{{"prompt": "Number {i}"}}' for i in range(200)]
     plans = [made(tmp_path, rows), made(tmp_path, [*rows[:-1], '{"prompt": "Number 198!"}'])]
     assert plans[0].digest() != plans[1].digest()
     assert plans[0].digest() == made(tmp_path, rows).digest()
-
-
-@pytest.mark.parametrize(("tokens", "asked"), [("7", 7), ("7.0", 7), ('"7"', 7)])
-def test_output_tokens_are_read_as_vllm_reads_them(tmp_path: Path, tokens: str, asked: int) -> None:
-    plan = made(tmp_path, [f'{{"prompt": "x", "output_tokens": {tokens}}}'], custom_output_len=-1)
-    assert plan.payload(0)["max_tokens"] == asked
 
 
 def test_a_csv_file_is_the_same_rows(tmp_path: Path) -> None:
@@ -107,12 +86,6 @@ def test_no_count_of_prompts_is_every_row_as_in_vllm(tmp_path: Path, count: int 
 def test_of_other_data_sets_a_count_of_prompts_is_needed() -> None:
     with pytest.raises(UsageError, match=r"^--num-prompts 0: "):
         planned(["--dataset-name", "prefix_repetition"], None, num_prompts=0)
-
-
-def test_the_files_of_these_tests_are_sent_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(DIRECTORY)
-    command = "--dataset-name custom --dataset-path custom.jsonl --skip-chat-template --no-oversample"
-    assert len(planned(command.split(), None)) == 14
 
 
 def test_a_shuffled_request_knows_its_row(tmp_path: Path) -> None:

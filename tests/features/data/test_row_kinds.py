@@ -10,18 +10,11 @@ from typing import Any
 import pytest
 
 from builders.data_files import jsonl, planned
-from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import OpenedFile
-from loadgen.features.data import row_kinds
 from loadgen.features.data.file_prompts import FilePrompts
 
 MESSAGES = [{"role": "user", "content": "a"}]
-
-
-def test_a_body_may_have_a_category(tmp_path: Path) -> None:
-    row = {"messages": MESSAGES, "category": "a", "temperature": 0}
-    assert planned(jsonl(tmp_path, [row]), backend="openai-chat").facts.kind == row_kinds.CHAT
 
 
 def test_prompts_are_sent_in_the_files_order_with_their_lengths(tmp_path: Path) -> None:
@@ -37,26 +30,6 @@ def test_prompts_are_sent_in_the_files_order_with_their_lengths(tmp_path: Path) 
     assert plan.requests.features == {"token ids": 1}
     facts = plan.facts
     assert (facts.kind, facts.rows, facts.sent, facts.repeated) == ("prompts", 2, 2, 0)
-
-
-@loop_over(
-    ("keys", "prompts", "lens", "repeated"),
-    [
-        ({"num_prompts": 2}, "ab", [1, 2], 0),
-        ({"num_prompts": 5}, "abcab", [1, 2, 3, 1, 2], 2),
-        ({"num_prompts": 5, "no_oversample": True}, "abc", [1, 2, 3], 0),
-        ({"custom_output_len": 9}, "abc", [9, 9, 9], 0),
-        ({"custom_output_len": -1}, "abc", [1, 2, 3], 0),
-    ],
-)
-def test_rows_are_sent_again_only_when_more_are_asked_for(
-    tmp_path: Path, keys: dict[str, Any], prompts: str, lens: list[int], repeated: int
-) -> None:
-    rows = [{"prompt": text, "output_tokens": i} for i, text in enumerate("abc", 1)]
-    plan = planned(jsonl(tmp_path, rows), **keys)
-    assert "".join(plan.payload(i)["prompt"] for i in range(len(plan))) == prompts
-    assert plan.requests.output_lens.tolist() == lens
-    assert (plan.facts.repeated, plan.facts.rows) == (repeated, 3)
 
 
 @pytest.mark.whole

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from builders.loops import loop_over
 from builders.required import require
 from loadgen.engines.engines import ENGINES
 from loadgen.plan import plan, profile
@@ -32,25 +31,6 @@ def messages(of: Plan, i: int) -> list[dict[str, Any]]:
 
 def words(of: Plan, i: int) -> int:
     return sum(len(message["content"].split()) for message in messages(of, i))
-
-
-@loop_over(
-    ("keys", "begins"),
-    [
-        ({}, [0, 3, 6, 9, 12]),
-        ({"num_prompts": 7}, [0, 3, 6, 7]),
-        ({"num_sessions": None, "num_prompts": 7}, [0, 3, 6, 7]),
-        ({"num_sessions": None, "num_prompts": 2}, [0, 2]),
-        ({"turns": 1}, [0, 1, 2, 3, 4]),
-        ({"num_sessions": None, "turns": 400}, [0, 400, 800]),
-        ({"num_sessions": None, "turns": 2000}, [0, 2000]),
-    ],
-)
-def test_there_are_as_many_sessions_as_asked_for(keys: dict[str, Any], begins: list[int]) -> None:
-    of = made(**keys)
-    assert require(of.turns).begins.tolist() == begins
-    assert len(of) == begins[-1]
-    assert require(of.sessions).tolist() == require(of.turns).list_sessions().tolist()
 
 
 def test_a_turn_has_all_messages_before_it_and_one_of_its_own() -> None:
@@ -102,19 +82,6 @@ def test_system_prompts_are_shared_by_groups_of_sessions() -> None:
     assert len({message["content"] for message in systems}) == 2
 
 
-@pytest.mark.parametrize(
-    ("keys", "tokens"),
-    [
-        ({}, (8 + 21) * 4),
-        ({"prefix_len": 6}, (14 + 27) * 4 + 3 * 6),
-        ({"assistant": "live"}, (8 + 5 + 21 + 5) * 4),
-        ({"num_sessions": None, "duration": 5.0}, None),
-    ],
-)
-def test_what_a_cache_may_hold_is_known(keys: dict[str, Any], tokens: int | None) -> None:
-    assert made(**keys).facts.reusable_tokens == tokens
-
-
 def test_live_answers_stand_in_place_of_those_made_here() -> None:
     of = made()
     recorded = messages(of, 2)
@@ -132,21 +99,6 @@ def test_one_seed_makes_the_same_conversations_in_any_order() -> None:
     assert messages(one, 0) != messages(other, 0)
 
 
-@loop_over(
-    ("think_time", "delays_ms"),
-    [
-        ("", [0, 0, 0]),
-        ("0", [0, 0, 0]),
-        ("2", [0, 2000, 2000]),
-        ("0.25", [0, 250, 250]),
-        ("fixed:mean=1.5", [0, 1500, 1500]),
-    ],
-)
-def test_think_time_is_seconds_before_each_turn_but_the_first(think_time: str, delays_ms: list[int]) -> None:
-    turns = require(made(think_time=think_time).turns)
-    assert (turns.delays_ns // 1_000_000).tolist() == delays_ms * 4
-
-
 def test_think_time_is_drawn_from_its_distribution() -> None:
     turns = require(made(num_sessions=2000, think_time="lognormal:mean=2.5,sd=1,max=20").turns)
     drawn_s = turns.delays_ns[turns.delays_ns > 0] / 1e9
@@ -154,14 +106,6 @@ def test_think_time_is_drawn_from_its_distribution() -> None:
     assert (drawn_s.mean(), drawn_s.std()) == pytest.approx((2.5, 1), rel=0.05)
     none = require(made(think_time="2", turn_delays="none").turns)
     assert not none.delays_ns.any()
-
-
-def test_sessions_begin_at_a_rate() -> None:
-    of = made(request_rate=2.0, burstiness=float("inf"), max_concurrency=None)
-    assert len(require(of.offsets_ns)) == 4
-    assert len(of) == 12
-    short = made(request_rate=2.0, burstiness=float("inf"), max_concurrency=None, duration=1.2)
-    assert (len(require(short.offsets_ns)), len(require(short.turns)), len(short)) == (3, 3, 9)
 
 
 def test_a_tree_with_one_branch_has_a_conversations_digest_and_facts() -> None:

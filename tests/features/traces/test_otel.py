@@ -19,7 +19,6 @@ from builders.traces import (
     list_waits,
     planned,
     prompts,
-    text,
     waits_of,
 )
 from loadgen.base.errors import UsageError
@@ -87,15 +86,6 @@ def test_both_instrumentations_say_the_same() -> None:
         assert said == also
 
 
-def test_calls_of_one_agent_at_once_are_on_two_lanes() -> None:
-    plan = planned(OTEL_FAN_IN, **CHAT)
-    assert list_waits(plan) == [[], [0], [0], [1, 2]]
-    assert (require(plan.turns).delays_ns / 1e9).tolist() == [0, 0.5, 1, 1]
-    assert plan.requests.output_lens.tolist() == [500, 500, 500, 1500]
-    assert any(note.startswith("4 calls recorded the limit of the answer") for note in plan.notes)
-    assert len(plan.payload(3)["messages"]) == 7
-
-
 def test_a_live_answer_takes_the_place_of_the_recorded_one() -> None:
     plan = planned(OTEL_FAN_IN, **CHAT, assistant="live")
     lanes = waits_of(plan).lanes
@@ -133,79 +123,6 @@ def test_prompts_of_lengths_grow_along_a_lane(tmp_path: Path) -> None:
     assert (found[2][:24] == found[3][:24]).all()
     assert (found[2][24:28] != found[3][24:28]).any()
     assert plan.facts.reusable_tokens == 32 + 16
-
-
-@loop_over(
-    ("spans", "waits", "roles"),
-    [
-        pytest.param(
-            [agent("main", 0, 9), call("a", 0, 1, "main"), agent("X", 1, 5, "main"), call("b", 1, 3, "X"),
-             call("c", 2, 4, "main"), call("d", 5, 6, "main")],
-            [[], [0], [0], [1, 2]], ["main", "x", "main", "main"], id="a sub-agent",
-        ),
-        pytest.param(
-            [agent("flow", 0, 9), agent("x", 0, 2, "flow"), call("a", 0, 1, "x"), agent("y", 3, 5, "flow"),
-             call("b", 3, 4, "y")],
-            [[], [0]], ["x", "y"], id="agents in turn",
-        ),
-        pytest.param([call("outer", 0, 5), call("a", 0, 1, "outer"), call("b", 2, 3, "outer")], [[], [0]],
-            ["main", "main"], id="a wrapper is not counted twice"),
-        pytest.param([span("http", 0, 5, other=1), call("a", 0, 1, "http"), call("b", 1, 3, "http")],
-            [[], [0]], ["main", "main"], id="any parent"),
-    ],
-)  # fmt: skip
-def test_agents_and_leaves_of_a_trace(
-    tmp_path: Path, spans: list[dict[str, Any]], waits: list[list[int]], roles: list[str]
-) -> None:
-    plan = made(tmp_path, *spans)
-    assert list_waits(plan) == waits
-    assert [waits_of(plan).role_names[role] for role in waits_of(plan).roles] == roles
-
-
-def test_tools_work_in_the_pause_before_a_call(tmp_path: Path) -> None:
-    plan = made(tmp_path, call("a", 0, 1), tool("x", 1, 3), tool("y", 2, 4), call("b", 6, 7))
-    assert require(plan.turns).delays_ns.tolist() == [0, 5_000_000_000]
-    assert require(waits_of(plan).tool_ns).tolist() == [0, 3_000_000_000]
-
-
-def test_traces_of_one_conversation_are_one_session(tmp_path: Path) -> None:
-    same: dict[str, Any] = {"gen_ai.conversation.id": "c"}
-    spans = [
-        {**call("a", 0, 1, **same), "trace_id": "one"},
-        {**call("b", 4, 5, **same), "trace_id": "two"},
-        {**call("c", 2, 3), "trace_id": "three"},
-    ]
-    plan = planned(jsonl(tmp_path, spans))
-    assert require(plan.turns).counts.tolist() == [2, 1]
-    assert require(plan.turns).delays_ns.tolist() == [0, 3_000_000_000, 0]
-
-
-def test_failed_and_empty_calls_are_counted(tmp_path: Path) -> None:
-    failed = {**span("b", 2, 3, **{"gen_ai.operation.name": "chat"}), "status": {"code": 2}}
-    empty = span("c", 4, 5, **{"gen_ai.operation.name": "chat"})
-    plan = made(tmp_path, call("a", 0, 1), failed, empty)
-    assert plan.facts.skipped == {
-        "failed when recorded: no token was answered": 1,
-        "a call of a model without its tokens, and without messages": 1,
-    }
-    assert (plan.facts.rows, len(plan)) == (3, 1)
-
-
-def test_a_parent_of_another_process_may_be_missing(tmp_path: Path) -> None:
-    served = {**span("http", 0, 5, "elsewhere", other=1), "kind": "SPAN_KIND_SERVER"}
-    assert list_waits(made(tmp_path, served, call("a", 1, 2, "http"))) == [[]]
-
-
-def test_one_json_text_is_read_as_rows_are(tmp_path: Path) -> None:
-    spans = [call("a", 0, 1), call("b", 2, 3)]
-    for content in (
-        json.dumps({"spans": spans}, indent=1),
-        json.dumps([{"spans": spans}]),
-        json.dumps(spans),
-    ):
-        path = text(tmp_path, content, "trace.json")
-        assert trace_formats.open_trace("", str(path))[0] == "otel"
-        assert list_waits(planned(path)) == [[], [0]]
 
 
 @loop_over(
@@ -295,9 +212,3 @@ def test_flat_tools_keep_their_order_beyond_ten() -> None:
              for at, name in enumerate(names)}  # fmt: skip
     (message,) = otel_spans.read_prompt({"llm.input_messages.0.message.role": "assistant", **calls})
     assert [call["function"]["name"] for call in message["tool_calls"]] == names
-
-
-def test_messages_that_cannot_be_read_are_none(tmp_path: Path) -> None:
-    cut: dict[str, Any] = {"gen_ai.input.messages": '[{"role": "user", "content": "cut'}
-    plan = made(tmp_path, call("a", 0, 1, **cut), **CHAT)
-    assert plan.requests.format == "words"

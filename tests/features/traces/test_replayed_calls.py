@@ -139,13 +139,6 @@ def test_a_session_goes_on_after_a_call_that_was_given_up(tmp_path: Path) -> Non
     assert (sessions.finished.tolist(), sessions.dropped, len(bodies)) == ([True], 0, 3)
 
 
-def test_a_rate_of_ones_own_takes_the_place_of_the_traces(tmp_path: Path) -> None:
-    path = write(tmp_path, {"cancelled": True, "took": 0.5}, {"out": 9})
-    made = planned(path, cancel_rate="100%", cancel_after="2s")
-    assert (require(made.cancellations).count, require(made.cancellations).list_own()) == (2, ())
-    assert "--cancel-rate takes the place of the cancellations that the trace recorded" in made.notes
-
-
 @loop_over(
     ("keys", "taken"),
     [({}, {"top_k": 20, "min_p": 0.1}), ({"backend": "anthropic-messages"}, {"top_k": 20}),

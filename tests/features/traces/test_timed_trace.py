@@ -17,8 +17,6 @@ from builders.required import require
 from loadgen.features.traces.timed_trace import PythonHashContent
 from loadgen.plan.plan import Plan
 
-ROW = '{"timestamp": 1.5, "input_length": 20, "output_length": 3, "hash_ids": [1, 2]}'
-
 
 def made(file: Path, rows: list[str] | None = None, **keys: Any) -> Plan:
     if rows is not None:
@@ -69,21 +67,3 @@ def test_shared_hashes_are_shared_prefixes_and_counted(tmp_path: Path) -> None:
     assert plan.facts.reusable_tokens == 32
     assert require(plan.offsets_ns).tolist() == [0, 2_000_000_000, 2_000_000_000]
     assert plan.profile.ignore_eos  # as vLLM has it for this data set
-
-
-def test_times_begin_with_the_first_row_that_is_sent(tmp_path: Path) -> None:
-    plan = made(tmp_path / "t.jsonl", [ROW, ROW.replace("1.5", "2")], timed_trace_sec_multiplier=0.5)
-    assert require(plan.offsets_ns).tolist() == [0, 250_000_000]
-
-
-def test_without_its_own_times_it_is_sent_at_the_rate(tmp_path: Path) -> None:
-    plan = made(tmp_path / "t.jsonl", [ROW] * 4, self_timed=False, request_rate=2.0, burstiness="inf")
-    assert plan.facts.schedule is None
-    assert plan.rate_per_s == 2.0
-    assert plan.facts.repeated == 3
-
-
-def test_a_prompt_that_its_hashes_do_not_cover_is_as_short_as_in_vllm(tmp_path: Path) -> None:
-    plan = made(tmp_path / "t.jsonl", [ROW.replace("20", "100")])
-    assert plan.requests.input_lens.tolist() == [32]
-    assert any(note.startswith("1 rows have fewer hash_ids") for note in plan.notes)

@@ -5,31 +5,21 @@ from __future__ import annotations
 import gzip
 import json
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
 import pytest
 
-from builders.loops import loop_over, loop_over_named
+from builders.loops import loop_over
 from builders.required import require
 from builders.traces import (
-    AZURE,
-    AZURE_2024,
     BAILIAN,
-    BURSTGPT_1,
-    BURSTGPT_2,
     MOONCAKE,
     OTEL_FAN_IN,
     OTEL_GENAI,
-    SERVEGEN,
-    TIMED,
     TRACELAB,
-    WEKA,
     WEKA_AGENTS,
     jsonl,
-    offsets_ms,
     planned,
     prompts,
     text,
@@ -48,36 +38,6 @@ def written(directory: Path, content: object) -> Path:
     if isinstance(content, Path):
         return content
     return text(directory, content) if isinstance(content, str) else jsonl(directory, content)  # type: ignore[arg-type]
-
-
-@loop_over_named(
-    ("content", "name"),
-    {
-        "mooncake": (MOONCAKE, "mooncake"),
-        "bailian": (BAILIAN, "bailian"),
-        "azure-2023": (AZURE, "azure-2023"),
-        "azure-2024": (AZURE_2024, "azure-2024"),
-        "burstgpt-1": (BURSTGPT_1, "burstgpt"),
-        "burstgpt-2": (BURSTGPT_2, "burstgpt"),
-        "weka": ([WEKA], "weka"),
-        "servegen": (SERVEGEN, "servegen"),
-        "servegen-directory": (SERVEGEN.parent, "servegen"),
-    },
-)
-def test_a_format_is_known_by_what_is_its_own(tmp_path: Path, content: object, name: str) -> None:
-    path = written(tmp_path, content)
-    assert trace_formats.open_trace("", str(path))[0] == name
-    facts = planned(path, trace_replay="recorded").facts
-    assert require(facts.schedule).format == name
-
-
-_AZURE_HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-
-
-@pytest.mark.parametrize("year", ["1970", "2261"])
-def test_every_year_of_the_range_is_kept_to_the_nanosecond(tmp_path: Path, year: str) -> None:
-    rows = f"{_AZURE_HEAD}{year}-12-31 23:59:58,4,4\n{year}-12-31 23:59:59.999999999,4,4\n"
-    assert offsets_ms(planned(text(tmp_path, rows))) == [0, 1999.999999]
 
 
 def test_a_servegen_table_of_more_requests_than_memory_is_for_is_refused(tmp_path: Path) -> None:
@@ -112,63 +72,6 @@ def test_every_name_of_the_flag_has_a_format() -> None:
     assert {"", *trace_formats.FORMATS} == set(get_args(Profile.model_fields["trace_format"].annotation))
 
 
-@pytest.mark.parametrize(
-    ("name", "due_ms"), [("mooncake", [0, 1.5]), ("bailian", [0, 1500]), ("timed", [0, 1500])]
-)
-def test_the_unit_of_time_is_the_formats(tmp_path: Path, name: str, due_ms: list[float]) -> None:
-    rows = [{**row, "hash_ids": []} for row in TIMED]
-    assert offsets_ms(planned(jsonl(tmp_path, rows), trace_format=name)) == due_ms
-
-
-@pytest.mark.parametrize(("name", "shared"), [("mooncake", 0), ("bailian", 32), ("timed", 32)])
-def test_the_block_size_is_the_formats(tmp_path: Path, name: str, shared: int) -> None:
-    lens = {"mooncake": 600, "bailian": 40, "timed": 40}[name]
-    rows = [
-        {
-            "timestamp": i,
-            "input_length": lens,
-            "output_length": 1,
-            "hash_ids": [5, 6 + i] if lens > 512 else [1, 2, 9 + i],
-        }
-        for i in range(2)
-    ]
-    one, other = prompts(planned(jsonl(tmp_path, rows), trace_format=name))
-    equal = int(np.argmin(np.array(one) == np.array(other)))
-    assert equal == (shared or 512)
-
-
-@loop_over_named(
-    ("name", "content", "due_ms", "lens"),
-    {
-        "zoned": ("azure-2024", AZURE_2024, [0, 7.405, 990.07], [(2162, 5), (2399, 6), (76, 15)]),
-        "seven-digits": (
-            "azure-2023",
-            "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:15:46.6805901,374,44\r\n"
-            "2023-11-16 18:15:50.9951690,396,109\r\n",
-            [0, 4314.5789],
-            [(374, 44), (396, 109)],
-        ),
-        "v1": ("burstgpt", BURSTGPT_1, [0, 40_000, 115_000], [(472, 18), (1087, 230), (300, 276)]),
-        "v2": ("burstgpt", BURSTGPT_2, [0, 51_500], [(906, 446), (36, 29)]),
-        "bailian": ("bailian", BAILIAN, [0, 500], [(40, 132), (50, 7)]),
-        "weka": ("weka", [WEKA], [0, 10_500, 11_000], [(128, 8), (100, 4), (192, 3)]),
-    },
-)
-def test_times_and_lengths_are_the_files(
-    tmp_path: Path, name: str, content: object, due_ms: list[float], lens: list[tuple[int, int]]
-) -> None:
-    made = planned(written(tmp_path, content), trace_format=name, trace_replay="recorded")
-    assert offsets_ms(made) == due_ms
-    bodies = [json.loads(made.body(i)) for i in range(len(made))]
-    assert [(len(body["prompt"]), body["max_tokens"]) for body in bodies] == lens
-
-
-def test_failed_requests_of_burstgpt_are_counted_not_sent(tmp_path: Path) -> None:
-    facts = planned(text(tmp_path, BURSTGPT_1)).facts
-    assert facts.skipped == {"failed when recorded: no token was answered": 1}
-    assert (facts.rows, facts.sent) == (4, 3)
-
-
 @loop_over(
     ("content", "name", "why"),
     [(MOONCAKE, "bailian", "for 512 tokens, and bailian one for 16"),
@@ -192,34 +95,6 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
         planned(tmp_path / "gone.x", trace_format=name)
 
 
-def test_hashes_of_64_bits_are_taken_with_or_without_a_sign(tmp_path: Path) -> None:
-    rows = [
-        {"timestamp": i, "input_length": 16 * len(ids), "output_length": 1, "hash_ids": ids}
-        for i, ids in enumerate([[1, 2], [1, 2**64 - 1], [1, -1], [-(2**63)], [2**63]])
-    ]
-    made = prompts(planned(jsonl(tmp_path, rows), trace_format="timed"))
-    assert made[1] == made[2]
-    assert made[3] == made[4]
-    assert made[0][:16] == made[1][:16]
-
-
-@pytest.mark.parametrize(
-    ("more", "noted"),
-    [
-        ({}, ()),
-        ({"session_id": "s"}, ("`session_id` of the rows are not read",)),
-        ({"messages": [], "delay": 5}, ("`delay`, `messages` of the rows are not read",)),
-        ({"text_input": "a", "chat_id": 1}, ("`text_input` of the rows are not read",)),
-    ],
-)
-def test_keys_of_a_row_that_change_the_load_are_noted(
-    more: Mapping[str, Any], noted: tuple[str, ...], tmp_path: Path
-) -> None:
-    row = {"timestamp": 0, "input_length": 16, "output_length": 2, "hash_ids": [1]}
-    made = planned(jsonl(tmp_path, [row, {**row, **more}]), trace_format="timed")
-    assert tuple(note.partition(":")[0] for note in made.notes if "not read" in note) == noted
-
-
 @loop_over("block", [64, 32, 128, 1024, 4])
 def test_a_trace_of_other_blocks_is_refused_with_the_way_to_send_it(block: int, tmp_path: Path) -> None:
     """The command that the message has sends it: nothing of a row but its blocks is special."""
@@ -241,13 +116,6 @@ def test_a_trace_of_other_blocks_is_refused_with_the_way_to_send_it(block: int, 
             "--dataset-name", "timed_trace", "--dataset-path", str(path),
             "--timed-trace-chunk-hash-size", str(block),
         ]  # fmt: skip
-
-
-@loop_over(("column", "noted"), [("NumImages", True), ("Region", False)])
-def test_images_of_a_trace_are_noted(column: str, noted: bool, tmp_path: Path) -> None:
-    sheet = f"TIMESTAMP,{column},ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,2,4,4\n"
-    notes = planned(text(tmp_path, sheet)).notes
-    assert any(note.startswith(f"the column {column} is not read: ") for note in notes) is noted
 
 
 def put(directory: Path, **files: str | bytes) -> Path:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from builders.loops import loop_over, loop_over_named
+from builders.loops import loop_over
 from builders.required import require
 from builders.traces import (
     AZURE,
@@ -46,83 +45,6 @@ def rows(*at: float, **changes: Any) -> list[dict[str, Any]]:
 
 def timed(directory: Path, made: list[dict[str, Any]], **keys: Any) -> plan.Plan:
     return planned(jsonl(directory, made), trace_format="timed", **keys)
-
-
-@loop_over_named(
-    ("keys", "due_ms"),
-    {
-        "as-recorded": ({}, [0, 1000, 3000, 8000]),
-        "speed-up": ({"speed_up": 2.0}, [0, 500, 1500, 4000]),
-        "slow-down": ({"speed_up": 0.5}, [0, 2000, 6000, 16_000]),
-        "window-excludes-its-end": ({"trace_window": "1:8"}, [0, 2000]),
-        "offsets-count-from-its-start": ({"trace_window": "0.5:"}, [500, 2500, 7500]),
-        "window-without-a-start": ({"trace_window": ":1.5"}, [0, 1000]),
-        "first": ({"num_prompts": 2}, [0, 1000]),
-        "idle-cap": ({"trace_idle_cap": 2.5}, [0, 1000, 3000, 5500]),
-        "idle-cap-of-the-run": ({"trace_idle_cap": 1, "speed_up": 2}, [0, 500, 1500, 2500]),
-        "no-idle-time": ({"trace_idle_cap": 0}, [0, 0, 0, 0]),
-        "duration": ({"duration": 3.0}, [0, 1000]),
-    },
-)
-def test_requests_are_due_when_they_came(tmp_path: Path, keys: dict[str, Any], due_ms: list[float]) -> None:
-    made = timed(tmp_path, rows(100, 101, 103, 108), **keys)
-    assert offsets_ms(made) == due_ms
-    assert made.facts.sent == made.facts.schedule.requests == len(due_ms)  # type: ignore[union-attr]
-
-
-def test_what_the_idle_cap_takes_out_is_reported(tmp_path: Path) -> None:
-    schedule = require(timed(tmp_path, rows(0, 1, 3, 8), trace_idle_cap=2).facts.schedule)
-    assert (schedule.idle_cap_s, schedule.idle_cut_s, schedule.span_s) == (2.0, 3.0, 5.0)
-    assert schedule.rate_per_s == 3 / 5
-
-
-LONG = [*rows(0, input_length=30), *rows(1), *rows(2, output_length=9), *rows(3), *rows(4, input_length=50)]
-
-
-@loop_over(
-    ("keys", "lens", "skipped", "clipped"),
-    [
-        ({"trace_max_input_len": 25}, [(20, 4), (20, 9), (20, 4)], {"longer than --trace-max-input-len": 2},
-         0),
-        ({"trace_max_input_len": 25, "trace_max_output_len": 8}, [(20, 4), (20, 4)],
-         {"longer than --trace-max-input-len": 2, "longer than --trace-max-output-len": 1}, 0),
-        ({"trace_max_input_len": 25, "num_prompts": 2}, [(20, 4), (20, 9)],
-         {"longer than --trace-max-input-len": 1}, 0),
-        ({"trace_max_input_len": 25, "trace_max_output_len": 5, "trace_too_long": "clip"},
-         [(25, 4), (20, 4), (20, 5), (20, 4), (25, 4)], {}, 3),
-        ({"trace_max_input_len": 25, "trace_too_long": "clip", "num_prompts": 3},
-         [(25, 4), (20, 4), (20, 9)], {}, 1),
-    ],
-)  # fmt: skip
-def test_long_requests_are_skipped_or_clipped_and_counted(
-    tmp_path: Path, keys: dict[str, Any], lens: list[tuple[int, int]], skipped: dict[str, int], clipped: int
-) -> None:
-    made = timed(tmp_path, LONG, **keys)
-    bodies = [json.loads(made.body(i)) for i in range(len(made))]
-    assert [(len(body["prompt"]), body["max_tokens"]) for body in bodies] == lens
-    assert (made.facts.skipped, made.facts.clipped) == (skipped, clipped)
-    assert (made.facts.rows, made.facts.sent) == (5, len(lens))
-
-
-def test_more_requests_than_the_trace_has_are_a_note(tmp_path: Path) -> None:
-    made = timed(tmp_path, rows(0, 1), num_prompts=5)
-    assert len(made) == 2
-    assert "the trace has 2 of the 5 requests that were asked for" in made.notes
-
-
-def test_without_its_own_times_a_trace_gives_prompts_alone(tmp_path: Path) -> None:
-    keys = {"self_timed": False, "max_concurrency": 1}
-    made = timed(tmp_path, rows(0, 1, 3), **keys)
-    assert (made.offsets_ns, made.facts.schedule, len(made)) == (None, None, 3)
-    at_a_rate = timed(tmp_path, rows(0, 1, 3), self_timed=False, request_rate=5.0)
-    assert len(offsets_ms(at_a_rate)) == 3
-    assert prompts(at_a_rate) == prompts(made)
-
-
-def test_prompts_without_hashes_share_nothing() -> None:
-    made = planned(AZURE)
-    assert made.facts.reusable_tokens == 0
-    assert len({tuple(prompt[:8]) for prompt in prompts(made)}) == len(made) == 40
 
 
 def test_prompts_without_hashes_differ_between_traces(tmp_path: Path) -> None:
@@ -178,26 +100,6 @@ def test_mooncakes_grid_is_found_and_spread_on_request() -> None:
     assert prompts(plain) == prompts(spread)
 
 
-@loop_over_named(
-    ("times", "grid_s"),
-    {
-        "every-step": ([3 * i for i in range(20)], 3.0),
-        "steps-left-out": ([3 * i * i for i in range(20)], 3.0),
-        "a-few-ms-off": ([3 * i + 0.003 * (i % 2) for i in range(20)], 3.0),
-        "too-far-off": ([3 * i + 0.2 * (i % 2) for i in range(20)], 0.0),
-        "too-few": ([3 * i for i in range(8)], 0.0),
-        "milliseconds": ([i / 1000 for i in range(20)], 0.0),
-        "irregular": ([i**1.37 for i in range(20)], 0.0),
-        "one-instant": ([5.0] * 20, 0.0),
-    },
-)
-def test_a_grid_is_a_step_that_all_times_share(tmp_path: Path, times: list[float], grid_s: float) -> None:
-    made = timed(tmp_path, rows(*times), trace_jitter="uniform")
-    assert require(made.facts.schedule).grid_s == grid_s
-    assert require(made.facts.schedule).spread == (grid_s > 0)
-    assert any("--trace-jitter has no effect" in note for note in made.notes) == (grid_s == 0)
-
-
 def test_servegens_clients_have_their_published_rates_and_lengths() -> None:
     made = planned(SERVEGEN)
     assert len(made) == 312  # of the only window with requests: 600 s at 0.52 per second
@@ -238,26 +140,6 @@ def test_a_weka_session_is_never_divided_between_shards(tmp_path: Path) -> None:
     ]
     assert shards == [{1, 3}, {2}]
     assert timed(tmp_path, rows(0, 1)).sessions is None
-
-
-def test_times_of_wekas_sub_agents_may_count_from_their_own_begin(tmp_path: Path) -> None:
-    nested = {"t": 10.0, "type": "subagent", "requests": [{"t": 0.5, "in": 5, "out": 1}]}
-    first = {"t": 0.0, "in": 5, "out": 1}
-    path = jsonl(tmp_path, [{"requests": [first, nested]}])
-    assert offsets_ms(planned(path, trace_replay="recorded")) == [0, 10_500]
-
-
-def test_a_weka_session_may_fill_a_file_of_many_lines(tmp_path: Path) -> None:
-    path = tmp_path / "session.json"
-    path.write_text('{\n"requests": [\n{"t": 1, "in": 70, "out": 2, "hash_ids": [3]}]}')
-    assert len(prompts(planned(path))[0]) == 70
-
-
-def test_equal_prompts_of_a_trace_are_counted(tmp_path: Path) -> None:
-    made = timed(tmp_path, rows(0, 1, 2, 3, input_length=40, hash_ids=[1, 2]))
-    assert (made.facts.repeated, made.facts.sent) == (0, 4)  # tokens beyond the hash are each one's own
-    whole = timed(tmp_path, rows(0, 1, 2, input_length=32, hash_ids=[1, 2]))
-    assert (whole.facts.repeated, whole.facts.sent) == (2, 3)
 
 
 def test_the_seed_of_blocks_is_the_documented_one(tmp_path: Path) -> None:
@@ -340,14 +222,6 @@ def test_the_digest_has_the_words_and_how_they_are_counted(tmp_path: Path, count
     assert made(tmp_path).digest() != made(tmp_path, counts).digest()
 
 
-def row(t: float, api: float | None = None, **keys: Any) -> dict[str, Any]:
-    return {"t": t, "in": 64, "out": 2, "hash_ids": [1], **({} if api is None else {"api_time": api}), **keys}
-
-
-def agent(t: float, *requests: dict[str, Any]) -> dict[str, Any]:
-    return {"t": t, "type": "subagent", "subagent_type": "Explore", "requests": list(requests)}
-
-
 def test_agents_of_a_published_session_are_a_tree() -> None:
     made = planned(WEKA_AGENTS)
     turns, waits = require(made.turns), waits_of(made)
@@ -366,26 +240,6 @@ def test_agents_of_a_published_session_are_a_tree() -> None:
     assert few.notes == ("the trace has 2 of the 3 sessions that were asked for",)
 
 
-@loop_over_named(
-    ("requests", "waits", "delays_s"),
-    {
-        "think": ([row(0, 6.0), row(21, 1), row(38, 1)], [[], [0], [1]], [0, 15, 16]),
-        "whole seconds": ([row(15, 6.9), row(21, 10.67), row(31)], [[], [0], [1]], [0, 0, 0]),
-        "fractions overlap": ([row(0.5, 6.9), row(7.0, 1)], [[], []], [0, 6.5]),
-        "think time": ([row(0, 2), row(5, 1, think_time=1.5)], [[], [0]], [0, 1.5]),
-        "no ends": ([row(0), agent(4, row(4), row(6)), row(9)], [[], [0], [1], [2]], [0, 0, 0, 3]),
-        "background": ([row(0, 2), agent(3, row(3, 9)), row(4, 1)], [[], [0], [0]], [0, 1, 2]),
-        "agent first": ([agent(1, row(1, 1)), row(3, 1)], [[], [0]], [0, 1]),
-    },
-)
-def test_what_requests_of_a_session_wait_for(
-    tmp_path: Path, requests: list[dict[str, Any]], waits: list[list[int]], delays_s: list[float]
-) -> None:
-    made = planned(jsonl(tmp_path, [{"requests": requests}]))
-    assert list_waits(made) == waits
-    assert (require(made.turns).delays_ns / 1e9).round(3).tolist() == pytest.approx(delays_s)
-
-
 def test_prompts_are_those_of_the_recorded_replay() -> None:
     closed, recorded = planned(WEKA_AGENTS), planned(WEKA_AGENTS, trace_replay="recorded")
     assert sorted(prompts(closed)) == sorted(prompts(recorded))
@@ -393,40 +247,10 @@ def test_prompts_are_those_of_the_recorded_replay() -> None:
     assert closed.facts.reuse == recorded.facts.reuse
 
 
-@loop_over(
-    ("keys", "counts", "delays_s"),
-    [
-        ({"num_sessions": 1}, [15], [0, 0.39]), ({"num_prompts": 17}, [15, 2], [0, 0.39]),
-        ({"num_prompts": 3}, [3], [0, 0.39]), ({"speed_up": 2.0}, [15, 6], [0, 0.195]),
-        ({"trace_idle_cap": 0.1}, [15, 6], [0, 0.1]), ({"turn_delays": "none"}, [15, 6], [0, 0]),
-        ({"max_concurrency": 1}, [15, 6], [0, 0.39]), ({"trace_max_input_len": 400}, [7, 4], [0, 0.39]),
-        ({"trace_window": "0:12"}, [7, 5], [0, 0.39]),
-    ],
-)  # fmt: skip
-def test_keys_of_conversations_and_of_traces_hold(
-    keys: dict[str, Any], counts: list[int], delays_s: list[float]
-) -> None:
-    made = planned(WEKA_AGENTS, **keys)
-    assert require(made.turns).counts.tolist() == counts
-    assert (require(made.turns).delays_ns[:2] / 1e9).tolist() == delays_s
-    list_waits(made)
-
-
 def test_what_waited_for_a_left_out_row_waits_for_what_that_did() -> None:
     waits = make_waits([[], [0], [1], [2], [1, 3]], [0] * 5, [0] * 5, [0] * 5, ("main",))
     kept = keep_rows(waits, np.array([0, 3, 4]))
     assert [kept.list_before(i) for i in range(3)] == [[], [0], [0, 1]]
-
-
-def test_without_its_own_times_a_trace_is_requests_alone() -> None:
-    made = planned(WEKA_AGENTS, self_timed=False, max_concurrency=2)
-    assert (made.turns, made.offsets_ns, made.profile.trace_replay) == (None, None, "recorded")
-
-
-def test_sessions_begin_at_the_given_rate(tmp_path: Path) -> None:
-    made = planned(jsonl(tmp_path, [WEKA] * 3), request_rate=2.0, burstiness=float("inf"))
-    assert (len(require(made.turns)), len(made)) == (3, 9)
-    assert np.diff(offsets_ms(made)).tolist() == [500, 500]
 
 
 def test_a_preview_shows_agents_and_the_time_of_tools(tmp_path: Path) -> None:

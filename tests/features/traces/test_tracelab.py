@@ -9,7 +9,7 @@ import numpy as np
 
 from builders.loops import loop_over
 from builders.required import require
-from builders.traces import TRACELAB, list_waits, offsets_ms, planned, prompts, text, waits_of
+from builders.traces import TRACELAB, offsets_ms, planned, prompts, text
 from loadgen.base.parsing import parse_instant_ns
 
 ROWS = [json.loads(line) for line in TRACELAB.read_text().splitlines()]
@@ -26,28 +26,6 @@ def shared(one: list[int], other: list[int]) -> int:
     least = min(len(one), len(other))
     differs = np.flatnonzero(np.array(one[:least]) != np.array(other[:least]))
     return int(differs[0]) if len(differs) else least
-
-
-def test_rounds_of_a_session_follow_one_another() -> None:
-    made = planned(TRACELAB)
-    turns = require(made.turns)
-    assert made.facts.kind == "trace"
-    assert turns.counts.tolist() == [7, 7]
-    assert list_waits(made) == [
-        [], *([i] for i in range(6)), [], *([i] for i in range(7, 13)),
-    ]  # fmt: skip
-    assert not turns.has_branches
-    delays_ms = (turns.delays_ns / 1e6).tolist()
-    assert delays_ms[:7] == [0, 19_291, 12_688, 21_467, 145, 19_913, 16_113]
-    tools_ms = (require(waits_of(made).tool_ns) / 1e6).tolist()
-    assert tools_ms[:7] == [0, 19_291, 12_688, 21_467, 145, 0, 16_113]
-    assert (delays_ms[8], tools_ms[8]) == (1_162, 1_162)  # of three tools at once, after the usage report
-
-
-def test_files_of_one_session_id_are_sessions_of_their_own(tmp_path: Path) -> None:
-    rows = [{**row, "session_id": "one", "session_file": f"{row['session_id']}.jsonl"} for row in ROWS]
-    made = planned(text(tmp_path, "\n".join(map(json.dumps, rows))), trace_format="tracelab")
-    assert require(made.turns).counts.tolist() == [7, 7]
 
 
 def test_a_prompt_begins_as_the_round_before_it() -> None:
@@ -80,13 +58,6 @@ def test_sessions_of_one_model_begin_with_the_same_text(tmp_path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in [*ROWS[:2], *again]))
     found = prompts(planned(path))
     assert shared(found[0], found[2]) == 27_217
-
-
-def test_rounds_at_their_recorded_times() -> None:
-    made = planned(TRACELAB, trace_replay="recorded", trace_window="0:15")
-    assert made.turns is None
-    assert offsets_ms(made) == [0, 7_376, 14_052]
-    assert sorted(prompts(planned(TRACELAB))) == sorted(prompts(planned(TRACELAB, trace_replay="recorded")))
 
 
 def test_the_canonical_sheet_has_waits_for_tools(tmp_path: Path) -> None:
