@@ -124,6 +124,7 @@ TARGETS = {
     "dataset": Target(f"{_DATA}:dataset", _ROWS, ("datasets/*.jsonl",), 1024),
     "dataset_csv": Target(f"{_DATA}:dataset_csv", _ROWS, ("datasets/*.csv",), 512),
     "odd_rows": Target(f"{_DATA}:odd_rows", _ROWS, ("datasets/prompts.jsonl",), 64, words=False),
+    "odd_traces": Target(f"{_DATA}:odd_traces", ("loadgen.features.traces",), (), 64, words=False),
     "trace": Target(f"{_DATA}:trace", ("loadgen.features.traces", *_ROWS), ("traces/*",), 1024),
     "named_dataset": Target(f"{_USER}:named_dataset", _ROWS, ("datasets/*.jsonl",), 1024),
     "servegen": Target(f"{_USER}:servegen", ("loadgen.features.traces", *_ROWS), (), 1024),

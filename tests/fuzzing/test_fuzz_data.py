@@ -40,6 +40,6 @@ def test_any_rows_are_planned_or_refused(name: str) -> None:
     read()
 
 
-@given(st.binary(min_size=4, max_size=13))
-def test_rows_with_odd_values_are_planned_or_refused(data: bytes) -> None:
-    targets.odd_rows(data)
+@pytest.mark.parametrize("target", [targets.odd_rows, targets.odd_traces])
+def test_rows_with_odd_values_are_planned_or_refused(target: Callable[[bytes], None]) -> None:
+    given(st.binary(min_size=4, max_size=13))(target)()

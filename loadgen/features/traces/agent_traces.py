@@ -191,17 +191,28 @@ class RoundRow(msgspec.Struct, gc=False):
             _read_instant_ns(f"timing_events[{place}].timestamp", event.timestamp)
             for place, event in enumerate(self.timing_events)
         ]
-        are_inputs = [event.event_type in _INPUTS for event in self.timing_events]
-        first = are_inputs.index(False) if False in are_inputs else len(are_inputs)
-        begin_ns = max(times_ns[:first], default=times_ns[0])
-        for place, at_ns in enumerate(times_ns):
-            if not are_inputs[place] and at_ns < begin_ns:
-                early_s = (begin_ns - at_ns) / SECOND_NS
+        outputs = [at for at, event in enumerate(self.timing_events) if event.event_type not in _INPUTS]
+        begin_ns = max(times_ns[: outputs[0] if outputs else None], default=times_ns[0])
+        for place in outputs:
+            if (early_ns := begin_ns - times_ns[place]) > 0:
+                early_s = early_ns / SECOND_NS
                 raise ValueError(
                     f"timing_events[{place}], an output, is {early_s:g} s before the round's input"
                 )
-        outputs_ns = [at_ns for at_ns, is_input in zip(times_ns, are_inputs, strict=True) if not is_input]
-        return begin_ns, max(outputs_ns, default=begin_ns)
+        return begin_ns, max((times_ns[place] for place in outputs), default=begin_ns)
+
+    def list_tools_ns(self) -> list[tuple[int, int]]:
+        """List when each tool was asked for and its result was there; raises ValueError if before that."""
+        found = list[tuple[int, int]]()
+        for place, tool in enumerate(self.tools):
+            if not (tool.emitted_at and tool.result_at):
+                continue
+            asked_ns = _read_instant_ns(f"tools[{place}].emitted_at", tool.emitted_at)
+            found.append((asked_ns, _read_instant_ns(f"tools[{place}].result_at", tool.result_at)))
+            if (early_ns := asked_ns - found[-1][1]) > 0:
+                early_s = early_ns / SECOND_NS
+                raise ValueError(f"tools[{place}].result_at is {early_s:g} s before its emitted_at")
+        return found
 
 
 def _read_instant_ns(name: str, text: str) -> int:
@@ -279,32 +290,14 @@ def _order_rounds(rounds: list[_Round]) -> RecordedCalls:
 def _read_json(lines: Lines) -> Iterator[tuple[str, _Round]]:
     """Yield (session's key, round) of each JSON row; raises UsageError that names the row."""
     for i, row in enumerate(lines.decode_rows(RoundRow)):
+        lens = row.prefix_tokens, row.prefix_tokens + row.newly_append_tokens, row.output_tokens
+        shared = row.provider, row.model or ""
         try:
-            begin_ns, end_ns = row.find_times_ns()
-            tools_ns = []
-            for place, tool in enumerate(row.tools):
-                if tool.emitted_at and tool.result_at:
-                    asked_ns = _read_instant_ns(f"tools[{place}].emitted_at", tool.emitted_at)
-                    tools_ns.append((asked_ns, _read_instant_ns(f"tools[{place}].result_at", tool.result_at)))
-                    if (early_ns := asked_ns - tools_ns[-1][1]) > 0:
-                        early_s = early_ns / SECOND_NS
-                        raise ValueError(f"tools[{place}].result_at is {early_s:g} s before its emitted_at")
+            times_ns, tools_ns = row.find_times_ns(), row.list_tools_ns()
         except ValueError as error:
             raise lines.refusal(i, f"{error}") from None
-        yield (
-            "\0".join((row.session_id, row.project or "", row.session_file or "")),
-            _Round(
-                lines.number(i),
-                row.round_index,
-                row.prefix_tokens,
-                row.prefix_tokens + row.newly_append_tokens,
-                row.output_tokens,
-                (row.provider, row.model or ""),
-                begin_ns,
-                end_ns,
-                tools_ns,
-            ),
-        )
+        made = _Round(lines.number(i), row.round_index, *lens, shared, *times_ns, tools_ns)
+        yield "\0".join((row.session_id, row.project or "", row.session_file or "")), made
 
 
 def _read_sheet(lines: Lines) -> Iterator[tuple[str, _Round]]:

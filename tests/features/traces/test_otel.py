@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from builders.traces import (
     waits_of,
 )
 from loadgen.base.errors import UsageError
+from loadgen.base.json_lines import Lines
 from loadgen.features.traces import otel_spans, trace_formats
+from loadgen.features.traces.otel_sessions import read_otel
 from loadgen.plan.plan import Plan
 
 CHAT: dict[str, Any] = {"backend": "openai-chat"}
@@ -212,3 +215,35 @@ def test_flat_tools_keep_their_order_beyond_ten() -> None:
              for at, name in enumerate(names)}  # fmt: skip
     (message,) = otel_spans.read_prompt({"llm.input_messages.0.message.role": "assistant", **calls})
     assert [call["function"]["name"] for call in message["tool_calls"]] == names
+
+
+_SPANS, _LETTERS, _BYTES_A_SPAN = 8_000, 8_000, 1_500
+
+
+def _make_row(number: int) -> str:
+    """A line with a trace of one call, whose messages are far longer than all that is kept of it."""
+    begin_ns = BEGIN_NS + number * 10**9
+    said = json.dumps([{"role": "user", "content": "x" * _LETTERS}])
+    attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.usage.input_tokens": 2000,
+        "gen_ai.usage.output_tokens": 9,
+        "gen_ai.input.messages": said,
+    }
+    span = {"span_id": "a", "start_time": begin_ns, "end_time": begin_ns + 5, "attributes": attributes}
+    return json.dumps({"trace_id": f"{number}", "spans": [span]}) + "\n"
+
+
+@pytest.mark.long
+def test_memory_is_that_of_the_spans_not_of_their_messages(tmp_path: Path) -> None:
+    path = tmp_path / "spans.jsonl"
+    with path.open("w") as out:
+        out.writelines(_make_row(number) for number in range(_SPANS))
+    tracemalloc.start()
+    rows = read_otel(Lines.open(str(path), "--trace"))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(rows) == _SPANS
+    assert most < _SPANS * _BYTES_A_SPAN + (20 << 20)  # and the pieces in which the file is read
+    attributes = require(rows.messages).read_attributes(_SPANS - 1)
+    assert len(otel_spans.read_prompt(attributes)[0]["content"]) == _LETTERS
