@@ -53,15 +53,6 @@ def test_a_body_is_sent_as_it_stands(tmp_path: Path, row: bytes, keys: dict[str,
     assert body == sent
 
 
-@loop_over("backend", ["openai-responses", "anthropic-messages"])
-def test_chat_bodies_take_the_form_of_another_api_of_messages(backend: str, tmp_path: Path) -> None:
-    of = planned(jsonl(tmp_path, [CHAT]), backend=backend, custom_output_len=7)
-    body = of.payload(0)
-    assert ("input" if backend == "openai-responses" else "messages") in body
-    assert body["max_output_tokens" if backend == "openai-responses" else "max_tokens"] == 7
-    assert "max_completion_tokens" not in body
-
-
 @loop_over(
     ("row", "names"),
     [

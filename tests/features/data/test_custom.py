@@ -24,14 +24,6 @@ def made(directory: Path, rows: list[str], tokenizer: str | None = None, **keys:
     )
 
 
-def test_over_the_chat_api_the_server_applies_the_template(tmp_path: Path) -> None:
-    plan = made(tmp_path, ROWS, skip_chat_template=False, backend="openai-chat")
-    assert plan.payload(1)["messages"] == [{"role": "user", "content": "Two two"}]
-    assert plan.notes == (
-        "the server applies its chat template; vLLM's client would send it a prompt that has one already",
-    )
-
-
 def test_template_keywords_go_into_the_template_applied_here(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="the tokenizer extra is not installed")
     tokenizer = tmp_path / "tokenizer"
@@ -66,16 +58,6 @@ def test_the_digest_is_of_every_prompt(tmp_path: Path) -> None:
     assert plans[0].digest() == made(tmp_path, rows).digest()
 
 
-def test_a_csv_file_is_the_same_rows(tmp_path: Path) -> None:
-    sheet = tmp_path / "p.csv"
-    sheet.write_text("prompt,output_tokens\nOne,3\nTwo two,4\n", "utf-8")
-    command = ["--dataset-name", "custom", "--dataset-path", str(sheet)]
-    keys: dict[str, Any] = {"skip_chat_template": True, "no_oversample": True, "custom_output_len": -1}
-    plan = planned(command, None, **keys)
-    lines = made(tmp_path, ROWS, disable_shuffle=False, custom_output_len=-1)
-    assert [plan.payload(i) for i in range(2)] == [lines.payload(i) for i in range(2)]
-
-
 @pytest.mark.parametrize("count", [0, -1, None])
 def test_no_count_of_prompts_is_every_row_as_in_vllm(tmp_path: Path, count: int | None) -> None:
     plan = made(tmp_path, ROWS, num_prompts=count, no_oversample=False)
@@ -98,3 +80,10 @@ def test_a_shuffled_request_knows_its_row(tmp_path: Path) -> None:
     assert [plan.requests.name_row(i) for i in range(12)] == [
         f"{tmp_path}/p.jsonl row {line}" for line in lines
     ]
+
+
+def test_a_seed_that_numpy_does_not_take_is_refused() -> None:
+    pytest.importorskip("transformers", reason="the tokenizer extra is not installed")
+    command = ["--dataset-name", "prefix_repetition", "--num-prompts", "14", "--seed", "4294967296"]
+    with pytest.raises(UsageError, match=r"^--seed 4294967296: prefix_repetition takes 0 to 4294967295"):
+        planned(command)

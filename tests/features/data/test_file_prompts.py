@@ -11,7 +11,6 @@ import pytest
 
 from builders.data_files import jsonl
 from builders.drop_in import TOKENIZER
-from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import MeasureError
 from loadgen.engines.engines import ENGINES
@@ -41,25 +40,6 @@ def without_template(directory: Path) -> Path:
         fields.pop("chat_template", None)
         (directory / file.name).write_text(json.dumps(fields), "utf-8")
     return directory
-
-
-def test_text_is_counted_and_ids_are_as_long_as_their_list(tmp_path: Path) -> None:
-    encode = pytest.importorskip("tokenizers").Tokenizer.from_file(str(TOKENIZER / "tokenizer.json")).encode
-    path = jsonl(tmp_path, ROWS)
-    lens = [len(encode(text).ids) or 5 for text in TEXTS]
-    made = planned(path)
-    assert made.requests.input_lens.tolist() == lens
-    assert planned(path, num_prompts=6).requests.input_lens.tolist() == [*lens, *lens[:2]]
-    without = planned(path, tokenizer=None)
-    assert without.requests.input_lens.tolist() == [-1, -1, 5, -1]
-    assert made.digest() == without.digest()  # the same is sent
-
-
-def test_over_the_chat_api_the_template_is_counted(tmp_path: Path) -> None:
-    encode = pytest.importorskip("tokenizers").Tokenizer.from_file(str(TOKENIZER / "tokenizer.json")).encode
-    made = planned(jsonl(tmp_path, [ROWS[0], ROWS[3]]), **CHAT_API)
-    templated = f"<|im_start|>user\n{TEXTS[3]}<|im_end|>\n<|im_start|>assistant\n"
-    assert made.requests.input_lens[1] == len(encode(templated).ids)
 
 
 @pytest.mark.parametrize(("prompts", "letters"), [(2, 1000), (1000, 20), (3, 1)])
@@ -113,16 +93,3 @@ def test_loadgen_data_shows_the_count(tmp_path: Path, capsys: pytest.CaptureFixt
     assert cli.main(["data", path, "--tokenizer", str(TOKENIZER)]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("prompts ")]
     assert line.endswith(" tokens each")
-
-
-@loop_over(
-    ("row", "note"),
-    [
-        ({"prompt": "a", "output_tokens": 3}, ()),
-        ({"prompt": "a", "output_tokens": 3, "id": 1, "system": "be brief"},
-         ("keys of its rows that are not sent: 'id', 'system'",)),
-    ],
-)  # fmt: skip
-def test_keys_that_are_dropped_are_named(row: dict[str, Any], note: tuple[str, ...], tmp_path: Path) -> None:
-    notes = planned(jsonl(tmp_path, [row]), num_prompts=1).notes
-    assert tuple(each for each in notes if each.startswith("keys of")) == note

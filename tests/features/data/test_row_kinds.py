@@ -12,24 +12,8 @@ import pytest
 from builders.data_files import jsonl, planned
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import OpenedFile
-from loadgen.features.data.file_prompts import FilePrompts
 
 MESSAGES = [{"role": "user", "content": "a"}]
-
-
-def test_prompts_are_sent_in_the_files_order_with_their_lengths(tmp_path: Path) -> None:
-    rows = [{"prompt": "é", "output_tokens": 3, "id": 7}, {"prompt": [5, 6], "output_tokens": 4}]
-    plan = planned(jsonl(tmp_path, rows))
-    assert [plan.payload(i) for i in range(len(plan))] == [
-        {"model": "served", "prompt": prompt, "max_tokens": tokens, "stream": True, "stream_options": usage}
-        for usage in ({"include_usage": True},)
-        for prompt, tokens in (("é", 3), ([5, 6], 4))
-    ]
-    assert plan.requests.input_lens.tolist() == [-1, 2]
-    assert isinstance(plan.requests, FilePrompts)
-    assert plan.requests.features == {"token ids": 1}
-    facts = plan.facts
-    assert (facts.kind, facts.rows, facts.sent, facts.repeated) == ("prompts", 2, 2, 0)
 
 
 @pytest.mark.whole

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from builders.data_files import planned
+from builders.data_files import jsonl, planned
 from loadgen.base.errors import UsageError
+from loadgen.features.data.data_command import PlanPreview
 
 CHAT_API = {"backend": "openai-chat"}
 
@@ -97,3 +98,32 @@ def test_parquet_that_cannot_be_sent_is_refused(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UsageError, match=r"is Parquet, which needs pyarrow: in the clone, \.venv/bin/"):
         planned(path)
+
+
+def question(category: str, number: int, more: int = 0) -> dict[str, Any]:
+    """A row as Spec-Bench has it."""
+    turns = [f"{category} {number}", *(f"and {k}" for k in range(more))]
+    return {"question_id": number, "category": category, "turns": turns, "reference": ["x"]}
+
+
+QUESTIONS = [question("a", i, more=i % 2) for i in range(2)] + [question("b", i) for i in range(6)]
+
+
+def test_questions_of_parquet_are_the_same_requests(tmp_path: Path) -> None:
+    columns = {key: [row[key] for row in QUESTIONS] for key in QUESTIONS[0]}
+    parquet.write_table(pa.table(columns), tmp_path / "test.parquet")
+    sheet, lines = (
+        planned(str(tmp_path / "test.parquet"), custom_output_len=4),
+        planned(jsonl(tmp_path, QUESTIONS), custom_output_len=4),
+    )
+    assert [sheet.body(i) for i in range(8)] == [lines.body(i) for i in range(8)]
+    assert sheet.facts.categories == lines.facts.categories == ("b", "a")
+
+
+def test_the_preview_counts_categories_and_names_what_is_not_sent(tmp_path: Path) -> None:
+    shown = PlanPreview(planned(jsonl(tmp_path, QUESTIONS), num_prompts=16, custom_output_len=4))
+    assert ("categories", "b 12, a 4") in [*shown.list_parts()]
+    assert shown.made.notes == ("the first turn alone is sent; 1 row have more",)
+    encoded = shown.json()
+    assert encoded["categories"] == {"b": 12, "a": 4}
+    assert "category_of_row" not in encoded
