@@ -324,11 +324,10 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     counts = np.bincount(conversations.generated[:, 0], minlength=len(conversations))
     counts = counts[counts > 0].astype(np.int64)
     whole = make_turns(counts, conversations.delays_ns[by_conversation])
-    sessions = count_sessions(whole, inputs.profile, inputs.most)
-    times = -(-sessions // len(whole))
-    repeated = make_turns(np.tile(counts, times), np.tile(whole.delays_ns, times)).take_first(sessions)
-    count = min(len(repeated.delays_ns), inputs.most or len(repeated.delays_ns))
-    answers, turns = np.tile(by_conversation, times)[:count], repeated.cut(count)
+    chosen = np.arange(count_sessions(whole, inputs.profile, inputs.most)) % len(whole)
+    turns, answers = whole.choose(chosen), by_conversation[whole.list_chosen(chosen)]
+    count = min(len(answers), inputs.most or len(answers))
+    turns, answers = turns.cut(count), answers[:count]
     output_lens = conversations.output_lens[answers]
     asked = inputs.profile.custom_output_len or UNKNOWN_LEN
     if asked > 0:

@@ -9,12 +9,13 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.base import parsing
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines, OpenedFile, explain_fault
-from loadgen.features.data import sheets
+from loadgen.features.data import row_kinds, sheets
 from loadgen.features.data.listed_texts import (
     FileTexts,
     apply_template,
@@ -22,7 +23,7 @@ from loadgen.features.data.listed_texts import (
     oversample_rows,
     shuffle_rows,
 )
-from loadgen.plan.planned_requests import UNKNOWN_LEN, DataFacts
+from loadgen.plan.planned_requests import UNKNOWN_LEN
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
 from loadgen.plan.tokenizers import find_optional_tokenizer, load_tokenizer
@@ -59,15 +60,8 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
         raise lines.refusal(order[texts.index("")], "its prompt is empty")
     sent, input_lens, tokenizer = _apply_templates(inputs, texts)
     which = oversample_rows(len(order), inputs.most, seed, profile.no_oversample)
-    facts = DataFacts(
-        kind=KIND,
-        file=lines.path,
-        file_digest=lines.digest(),
-        rows=len(lines),
-        sent=len(order),
-        repeated=len(which) - len(order),
-        text="prompts of the file" + ", in the model's chat template" * (sent is not texts),
-    )
+    text = "prompts of the file" + ", in the model's chat template" * (sent is not texts)
+    facts = replace(row_kinds.make_facts(KIND, lines, which), text=text)
     lens = input_lens[which], np.array(output_lens, np.int64)[which]
     listed = FileTexts(sent, which, lens, lines.path, [lines.number(i) for i in order])
     twice = inputs.dialect.chat and not profile.skip_chat_template

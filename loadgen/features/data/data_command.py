@@ -83,7 +83,8 @@ def main(argv: Sequence[str], words: Mapping[str, str]) -> int:
     else:
         print_passages([Passage("", facts=tuple(preview.list_parts()))])
         print_text("\n".join(preview.list_example()), sys.stdout)
-    export_plan.export_and_print(made, asked.get("export_requests"), tokenizer, to_errors="json" in asked)
+    if "export_requests" in asked:
+        export_plan.export_requests(made, asked["export_requests"], tokenizer, to_errors="json" in asked)
     return ExitCode.FIGURES
 
 
