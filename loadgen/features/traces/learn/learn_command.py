@@ -279,7 +279,8 @@ class LearnedSessions:
         if copy:  # moved by the drawn time of its copy
             drawn = _LEAST_MOVED + (1 - _LEAST_MOVED) * self._salt.hash_name("copy", str(copy)) / _WORD
             moved_ns = (moved_ns + int(drawn * min(_MOST_MOVED_NS, self._span_ns))) % self._span_ns
-        row, agents = WorkloadSession(_floor_s(moved_ns), []), {(): 0}
+        row = WorkloadSession(_floor_s(moved_ns), [])
+        agents: dict[tuple[str, ...], int] = {(): 0}
         before = np.zeros(0, np.int64)
         for call, own in zip(found, blocks, strict=True):
             ids = own if copy == 0 else self._change_own(own, copy)
