@@ -421,7 +421,7 @@ def _fill_replay(keys: Mapping[str, Any]) -> Mapping[str, Any]:
     trace = keys.get("trace")
     if not trace or type(trace) is not str or "trace_replay" in keys:
         return keys
-    from loadgen.features.traces import trace_heads  # few profiles send a trace
+    from loadgen.plan import trace_heads  # few profiles send a trace
 
     return {**keys, "trace_replay": trace_heads.choose_replay(keys)}
 

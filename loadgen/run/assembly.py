@@ -59,7 +59,7 @@ def check_options(options: Options) -> None:
 def review_plan(options: Options, made: Plan, tokenizer: str | None) -> None:
     """Write a plan to a file, if asked to, and check what divides or accompanies it; raises UsageError."""
     if options.export_requests is not None:
-        export_plan.export_requests(made, options.export_requests, tokenizer)
+        export_plan.export_and_print(made, options.export_requests, tokenizer)
     if _is_shard(options):
         shard_sender.check_divisible(made, options.share)
     if _has_telemetry(options):

@@ -22,12 +22,12 @@ from loadgen.base.text import clean_line, format_count, format_json, wrap_text
 from loadgen.engines.engines import UNKNOWN
 from loadgen.features.data import export_plan, row_kinds
 from loadgen.features.data.conversations import RecordedTurns
-from loadgen.features.traces.trace_heads import is_trace
 from loadgen.plan import plan, profile, request_sources
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import UNKNOWN_LEN, LengthFacts, PromptRequests, Turns
 from loadgen.plan.request_sources import TRACES, ModelTarget, Seed
 from loadgen.plan.tokenizers import load_tokenizer
+from loadgen.plan.trace_heads import is_trace
 from loadgen.run.command.options import add_unlisted_flags, lay_over_lengths, parse_words
 from loadgen.run.live_display import choose_display
 from loadgen.settings import request_settings, setting, table
@@ -83,8 +83,7 @@ def main(argv: Sequence[str], words: Mapping[str, str]) -> int:
     else:
         print_passages([Passage("", facts=tuple(preview.list_parts()))])
         print_text("\n".join(preview.list_example()), sys.stdout)
-    if "export_requests" in asked:
-        export_plan.export_requests(made, asked["export_requests"], tokenizer, to_errors="json" in asked)
+    export_plan.export_and_print(made, asked.get("export_requests"), tokenizer, to_errors="json" in asked)
     return ExitCode.FIGURES
 
 

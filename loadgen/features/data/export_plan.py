@@ -32,8 +32,14 @@ _VLLMS_CHAT = ("--backend", _CHAT, "--endpoint", "/v1/chat/completions")
 Decode = Callable[[list[int]], str]
 
 
-def export_requests(made: Plan, file: str, tokenizer: str | None, to_errors: bool = False) -> None:
-    """Write a plan's requests to a file, whole or not at all; print lines on content and readers.
+def export_and_print(made: Plan, file: str | None, tokenizer: str | None, to_errors: bool = False) -> None:
+    """Write a plan's requests to a file, if one is given, and print lines on it; raises UsageError."""
+    if file is not None:
+        print_text("\n".join(export_requests(made, file, tokenizer)), sys.stderr if to_errors else sys.stdout)
+
+
+def export_requests(made: Plan, file: str, tokenizer: str | None) -> list[str]:
+    """Write a plan's requests to a file, whole or not at all; return lines on content and readers.
 
     Token ids are written as text where there is a tokenizer. Raises UsageError where the file cannot be
     written.
@@ -51,10 +57,11 @@ def export_requests(made: Plan, file: str, tokenizer: str | None, to_errors: boo
         raise UsageError(f"{FLAG}: cannot write {path}: {error.strerror or error}") from None
     count = 2 * len(made) if form == CONVERSATIONS else len(made)  # a message and its answer
     rows = "1 row" if count == 1 else f"{count} rows"
-    lines = [f"requests: {path}, {rows} of {form}; plan {made.digest()}", *_explain_sending(made, path, form)]
-    if decode is not None and tokenizer is not None:
-        lines += _warn_of_other_lengths(made, tokenizer, decode)
-    print_text("\n".join(lines), sys.stderr if to_errors else sys.stdout)
+    return [
+        f"requests: {path}, {rows} of {form}; plan {made.digest()}",
+        *_explain_sending(made, path, form),
+        *(() if decode is None or tokenizer is None else _warn_of_other_lengths(made, tokenizer, decode)),
+    ]
 
 
 def _warn_of_other_lengths(made: Plan, tokenizer: str, decode: Decode) -> Iterator[str]:

@@ -16,9 +16,9 @@ from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines, OpenedFile, explain_json
 from loadgen.base.text import list_first, quote_value
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.traces.trace_heads import has_trace_keys, read_first_row
 from loadgen.plan.planned_requests import DataFacts
 from loadgen.plan.request_sources import PlanInputs
+from loadgen.plan.trace_heads import has_trace_keys, read_first_row
 
 FLAG = "--dataset-path"
 _MOST_NAMES = 10_000  # of different models, held with the first row of each

@@ -33,7 +33,6 @@ from loadgen.base.text import quote_value
 from loadgen.features.traces import trace_rows
 from loadgen.features.traces.call_order import MOST_DEPTH, UNKNOWN_NS, RecordedCalls, name_role
 from loadgen.features.traces.trace_blocks import scope_hashes
-from loadgen.features.traces.trace_heads import TRACELAB_COLUMNS
 from loadgen.features.traces.trace_rows import (
     TraceColumns,
     TraceRows,
@@ -41,6 +40,7 @@ from loadgen.features.traces.trace_rows import (
     parse_length,
     parse_number,
 )
+from loadgen.plan.trace_heads import TRACELAB_COLUMNS
 
 _DEFAULT_BLOCK = 64
 _AGENT = "subagent"

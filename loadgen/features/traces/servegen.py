@@ -29,9 +29,9 @@ from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines, OpenedFile, explain_json
 from loadgen.base.text import format_count
 from loadgen.base.untrusted import NOT_JSON, read_number
-from loadgen.features.traces.trace_heads import list_client_files
 from loadgen.features.traces.trace_rows import TraceRows, parse_number, read_row_cells
 from loadgen.plan.request_sources import RandomStream
+from loadgen.plan.trace_heads import list_client_files
 
 _LAST_WINDOW_S = 600  # of a file with one window
 _COLUMNS = 6

@@ -16,7 +16,9 @@ from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines, OpenedFile, SpooledFile, explain_json
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.traces import agent_traces, otel_sessions, servegen, trace_rows, workload
-from loadgen.features.traces.trace_heads import (
+from loadgen.features.traces.trace_rows import TraceRows
+from loadgen.plan.request_sources import RandomStream
+from loadgen.plan.trace_heads import (
     AZURE,
     BURSTGPT,
     FLAG,
@@ -27,8 +29,6 @@ from loadgen.features.traces.trace_heads import (
     list_files,
     open_first,
 )
-from loadgen.features.traces.trace_rows import TraceRows
-from loadgen.plan.request_sources import RandomStream
 
 _SAMPLE = 1000  # rows by which a file is recognised
 _MOST_RATE_PER_S = 50  # of a trace in milliseconds, by which it is known from one in seconds

@@ -32,7 +32,6 @@ from loadgen.features.traces.trace_blocks import (
     find_prefix_reuse,
     scope_hashes,
 )
-from loadgen.features.traces.trace_heads import CLOSED
 from loadgen.features.traces.trace_rows import NO_SAMPLING, Hashes, TraceRows
 from loadgen.figures.workloads import find_grid_ns
 from loadgen.plan.model_files import find_vocabulary
@@ -61,6 +60,7 @@ from loadgen.plan.request_sources import (
     count_sessions,
     make_arrival_rng,
 )
+from loadgen.plan.trace_heads import CLOSED
 from loadgen.wire.openai import Dialect
 
 _BITS = 2**64

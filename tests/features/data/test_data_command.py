@@ -14,8 +14,7 @@ from builders.required import require
 from loadgen import cli
 from loadgen.engines.engines import ENGINES
 from loadgen.features.data import row_kinds
-from loadgen.features.traces import trace_heads
-from loadgen.plan import plan, profile
+from loadgen.plan import plan, profile, trace_heads
 from loadgen.plan.request_sources import ModelTarget, Seed
 
 DATA = Path(__file__).parents[2] / "data" / "datasets"

@@ -14,7 +14,6 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.json_lines import MOST_ROW_BYTES, OpenedFile
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.traces import otel_spans
 
 FLAG = "--trace"
 RECORDED, CLOSED = "recorded", "closed"
@@ -26,8 +25,8 @@ TRACELAB_COLUMNS = (
 )  # fmt: skip
 # The keys, or columns, of a first row, by which a format is known; those of sessions decide first.
 _OWN_KEYS = (
-    ("otel", {otel_spans.EXPORT}),
-    ("otel", {otel_spans.TRACE}),
+    ("otel", {"resourceSpans"}),
+    ("otel", {"spans"}),
     ("otel", {"start_time", "end_time", "attributes"}),
     ("weka", {"requests"}),
     ("tracelab", {"round_index", "newly_append_tokens"}),
