@@ -102,8 +102,8 @@ def bundled_result(data: bytes) -> None:
     room.mkdir()
     try:
         reading.unpack_bundle(path, room)
+        found = verify_place(room)
     except UsageError:
         return
-    found = verify_place(room)
     is_doubted = any(proof.differences or proof.unchecked for proof in found.proofs)
     assert found.code is ExitCode.FIGURES or found.refused or is_doubted

@@ -148,10 +148,12 @@ def hold_values(stated: Any, found: Any, file: str, held: Proof) -> list[str]:
     near = list[str]()
     for name, first, second in _walk(stated, found, ""):
         held.values += 1
-        if not is_equal(first, second):
-            held.differences.append(Difference(f"{file}: {name}", _show(first), _show(second), held.source))
-        elif not _is_same(first, second):
+        if type(first) is type(second) and first == second:
+            continue
+        if _is_near(first, second):
             near.append(name)
+        else:
+            held.differences.append(Difference(f"{file}: {name}", _show(first), _show(second), held.source))
     return near
 
 
@@ -230,16 +232,11 @@ def _walk(stated: Any, found: Any, name: str) -> Iterator[tuple[str, Any, Any]]:
         yield name, stated, found
 
 
-def _is_same(stated: Any, found: Any) -> bool:
-    return type(stated) is type(found) and bool(stated == found)
-
-
-def is_equal(stated: Any, found: Any) -> bool:
-    """Whether two JSON values are the same; numbers that are not whole may differ by 1e-9 of themselves."""
+def _is_near(stated: Any, found: Any) -> bool:
+    """Whether two numbers, of which one is not whole, differ by at most 1e-9 of themselves."""
     kinds = {type(stated), type(found)}
-    if float in kinds and kinds <= {float, int}:
-        return math.isclose(stated, found, rel_tol=_RELATIVE, abs_tol=1e-12)
-    return _is_same(stated, found)
+    is_number = float in kinds and kinds <= {float, int}
+    return is_number and math.isclose(stated, found, rel_tol=_RELATIVE, abs_tol=1e-12)
 
 
 def hold_report(raw: bytes, run: Result, held: Proof) -> None:

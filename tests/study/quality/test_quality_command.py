@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -188,6 +188,15 @@ def test_fewer_alternatives_will_do(candidate: str, capsys: pytest.CaptureFixtur
         assert sent[-1] == most
 
 
+def list_chat_tokens(columns: dict[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
+    """The tokens of a chat's answer, from the columns of a completion."""
+    return [
+        {"token": name, "logprob": value, "bytes": list(name.encode()) or None,
+         "top_logprobs": [{"token": other, "logprob": its} for other, its in top.items()]}
+        for name, value, top in zip(names, columns["token_logprobs"], columns["top_logprobs"], strict=True)
+    ]  # fmt: skip
+
+
 def hosted(chat: bool, names: Callable[[int], str] = chr) -> Callable[[Asked], Answer]:
     """A candidate behind an API without token ids, which has texts or chats; tokens have names."""
     server = MarkovServer(CANDIDATE, "hosted")
@@ -211,13 +220,7 @@ def hosted(chat: bool, names: Callable[[int], str] = chr) -> Callable[[Asked], A
         found["top_logprobs"] = [
             {name(key): value for key, value in top.items()} for top in found["top_logprobs"]
         ]
-        rows = zip(found["tokens"], found["token_logprobs"], found["top_logprobs"], strict=True)
-        content = [
-            {"token": token, "logprob": value, "bytes": list(token.encode()), "top_logprobs": [
-                {"token": other, "logprob": its} for other, its in top.items()
-            ]}
-            for token, value, top in rows
-        ]  # fmt: skip
+        content = list_chat_tokens(found, found["tokens"])
         choice = {"index": 0, "logprobs": {"content": content} if chat else found}
         return Answer([whole(json.dumps({"choices": [choice]}).encode())])
 
@@ -306,15 +309,7 @@ def chatting(model: MarkovModel, name: str) -> Callable[[Asked], Answer]:
         body = json.loads(asked.body)
         ids = server.tokenize(body["messages"][0]["content"])
         found = server._choose(0, ids, {**body, "logprobs": body["top_logprobs"]})
-        columns = found["logprobs"]["token_logprobs"], found["logprobs"]["top_logprobs"]
-        content = [
-            {
-                "token": "",
-                "logprob": value,
-                "top_logprobs": [{"token": "", "logprob": its} for its in top.values()],
-            }
-            for value, top in zip(*columns, strict=True)
-        ]
+        content = list_chat_tokens(found["logprobs"], [""] * len(found["token_ids"]))
         choice = {"logprobs": {"content": content}, "token_ids": found["token_ids"]}
         return Answer([whole(json.dumps({"choices": [choice], "prompt_token_ids": ids}).encode())])
 
