@@ -39,7 +39,6 @@ from loadgen.study.series.series_store import SeriesStore, StoreError
 from loadgen.verdict.verdict import Level
 
 _MOST_RUNS = 1000
-_LEAST_MINUTES = 5  # of a budget that is advised
 _LEAST_S, _LEAST_SHARE = 0.001, 0.001
 OWN_KEYS = (*LimitTable.model_fields, "resume")  # of a search, not of each run
 _LOAD_FLAGS = ("--start", "--from", "--to")  # of the first load, the lowest and the highest
@@ -189,7 +188,7 @@ def limit_parser() -> argparse.ArgumentParser:
         help="load that is varied (default: concurrency for a profile with only that, else rate)")
     add("--within", type=parse_with(partial(parsing.parse_share, least=_LEAST_SHARE)), metavar="P%",
         help="end once the interval reaches no further than this from the limit (default 5%%)")
-    add("--budget", dest="budget_s", type=parse_with(_parse_budget), metavar="TIME",
+    add("--budget", dest="budget_s", type=parse_with(_parse_seconds), metavar="TIME",
         help="time of all runs together, as 30m or 2h (default 30m)")
     add("--max-runs", type=integer_between(2, _MOST_RUNS), metavar="N", help="most runs (default 12)")
     add("--min-duration", dest="min_duration_s", type=parse_with(_parse_seconds), metavar="TIME",
@@ -201,14 +200,6 @@ def limit_parser() -> argparse.ArgumentParser:
     add("--resume", metavar="DIR", help="go on with a search: the same flags, and its directory")
     # fmt: on
     return parser
-
-
-def _parse_budget(text: str) -> float:
-    """Parse the time of a search; for a number alone minutes are advised: two runs take more than seconds."""
-    if text.strip().isdigit():
-        minutes = f"{text.strip()}m" if _LEAST_MINUTES <= int(text) <= parsing.YEAR_S / 60 else "30m"
-        raise ValueError(f"{quote_value(text)} is not a time: write it as {minutes}; units ms, s, m, h")
-    return _parse_seconds(text)
 
 
 def _parse_seconds(text: str) -> float:
