@@ -229,13 +229,6 @@ def test_sessions_are_measured_by_requests_pauses_and_depth() -> None:
     assert (shape.delay_sum_s, shape.by_depth) == (6000.0, (3000, 1000))
 
 
-def test_json_has_every_figure() -> None:
-    log = make_load()
-    found = compare_workloads(log, make_load(2000))
-    assert len(found.json()["figures"]) == len(found.figures)
-    assert measure_workload(log).json()["reuse"]["shares"]
-
-
 BLOCK = 512
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,10 +9,9 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
-from builders.made_cases import changed, closed, failed, run
+from builders.made_cases import closed, failed, run
 from builders.made_records import make_record
-from loadgen.figures.figure_table import parse_metrics
-from loadgen.figures.metrics import BlockFacts, Metrics, compute_metrics, list_latencies
+from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.per_request import MetricOptions
 from loadgen.records.record import UNKNOWN, Record, Records
 from loadgen.report import report, run_lines
@@ -123,18 +121,6 @@ def test_a_result_has_the_objectives_without_infinity() -> None:
     )
     assert (second["value_ms"], second["bound_ms"], second["standing"]) == (50.0, 50.0, "meets")
     assert second["objective"] == {"metric": "ttft", "percentile": 50.0, "limit_ms": 1000.0}
-
-
-def test_no_figure_is_shown_that_the_block_leaves_out() -> None:
-    rows = changed(closed())
-    for row in rows:  # each answer comes whole, at its end
-        row.arrival_ns = np.full_like(row.arrival_ns, row.end_ns)
-    case = run(rows)
-    whole = Result(case.facts, case.records)
-    assert list(run_lines.describe_bounds(whole, None)) == [f"P99 {_E2EL}; 320 samples, a bound needs 459"]
-    shown = " ".join(report.render_report(whole).split())
-    assert "see arrivals-not-tokens" in shown
-    assert [name for name in ("TTFT (ms)", "ITL (ms)", "P99 of TTFT") if name in shown] == []
 
 
 MS = 1_000_000
@@ -272,20 +258,6 @@ def test_the_share_of_ttft_in_the_queue_is_of_those_that_report_it() -> None:
     assert computed(PLAIN).prefill_queued is None
 
 
-def test_a_whole_answer_has_its_time_per_token_alone() -> None:
-    record = Record(0, 0, 1, sent_ns=1, end_ns=1 + 400 * MS, input_tokens=9, output_tokens=8, usage=True)
-    run = computed(record, streamed=False)
-    assert (run.e2el_per_token.mean_ms, run.ttfvt.n, run.prefill_speed.n, run.tps_user.n) == (50.0, 0, 0, 0)
-
-
-def test_nothing_successful_is_a_distribution_of_nothing() -> None:
-    run = computed(answer(0, [100], failure=LOST))
-    assert (run.ttfvt.n, run.e2el_per_token.n, run.prefill_speed.n, run.tps_user.n) == (0, 0, 0, 0)
-    assert math.isnan(run.tps_user.mean_tok_s)
-    assert (run.cached_share, run.finish_reasons) == (None, {})
-    assert list(run_lines.describe_more_figures(run)) == []
-
-
 @pytest.mark.parametrize(
     ("cached", "share", "counts"),
     [([75, 25], 0.5, 2), ([75, -1], 0.75, 1), ([0, 0], 0.0, 2), ([-1, -1], None, 0)],
@@ -315,21 +287,6 @@ def test_however_many_finish_reasons_a_server_writes_few_are_kept() -> None:
 def test_the_speed_per_gpu_needs_their_number(gpus: int, per_gpu: float | None) -> None:
     run = computed(answer(0, [100, 200, 300, 400, 120, 130, 140, 150, 160, 400]), gpus=gpus)
     assert run.output_throughput_per_gpu_per_s == per_gpu
-
-
-def test_the_names_are_taken_and_their_keys_follow_the_metric() -> None:
-    selected = parse_metrics("ttfvt,e2el_per_token,prefill_speed,tps_user")
-    keys = list_latencies(computed(PLAIN), BlockFacts(selected=selected))
-    assert keys == {
-        **{f"{word}_ttfvt_ms": 100.0 for word in ("mean", "median", "p99")},
-        "std_ttfvt_ms": 0.0,
-        **{f"{word}_e2el_per_token_ms": 40.0 for word in ("mean", "median", "p99")},
-        "std_e2el_per_token_ms": 0.0,
-        **{f"{word}_prefill_speed": 1000.0 for word in ("mean", "median", "p99")},
-        "std_prefill_speed": 0.0,
-        **{f"{word}_tps_user": 100.0 for word in ("mean", "median", "p99")},
-        "std_tps_user": 0.0,
-    }
 
 
 def test_the_lines_have_each_figure_that_there_is() -> None:

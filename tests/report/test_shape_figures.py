@@ -13,7 +13,6 @@ from builders import made_runs
 from builders.made_runs import MS, run
 from loadgen.base.printing import Screen
 from loadgen.base.structs import replace
-from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.steady_state import Unsteady
 from loadgen.plan import profile, random_prompts
 from loadgen.plan.arrival import make_process
@@ -356,19 +355,6 @@ def test_those_cancelled_are_counted_of_those_planned(after: str) -> None:
         "not cancelled: 1 of these ended before, or failed",
         f"figures are of the {REQUESTS - count} requests that were answered in full",
     ]
-
-
-def test_cancelled_requests_are_neither_successes_nor_failures() -> None:
-    run = cancelled("100ms")
-    metrics = run.metrics
-    assert (metrics.failed, metrics.failures, run.records.failed) == (0, {}, [])
-    assert metrics.completed == metrics.e2el.n == REQUESTS - metrics.cancelled
-
-
-def test_goodput_is_a_share_of_those_not_cancelled() -> None:
-    run = cancelled("100ms")
-    metrics = compute_metrics(run.records, replace(run.facts.ask(), goodput_limits={"e2el": 1e9}))
-    assert metrics.slo_attainment == 1.0
 
 
 @pytest.mark.parametrize(
