@@ -39,7 +39,7 @@ from loadgen.study.compare.comparison import read_figure
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions, Decision, Split
 from loadgen.study.importers import json_fields
-from loadgen.study.load_table import SIMULATION, mark_simulated
+from loadgen.study.load_table import SIMULATION
 from loadgen.study.repeats import VAGUE, VAGUE_LEGEND
 from loadgen.study.run_summary import Reported, group_by
 
@@ -115,7 +115,7 @@ def make_answer(
     rows = [
         AnswerRow(
             each.name,
-            mark_simulated(each.name, any(run.simulated for run in each.runs)),
+            each.shown_name,
             {column.key: filled[column][at] for column in columns},
         )
         for at, each in enumerate(candidates)

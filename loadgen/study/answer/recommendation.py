@@ -151,14 +151,14 @@ def make_limit_contest(table: ComparedLimits, ask: ComparisonOptions) -> Contest
             ends = [end for end in (row.limit.low, row.limit.high) if end is not None]
             half = (ends[1] - ends[0]) / 2 if len(ends) == 2 else math.nan
             speeds[row.name] = Mean(row.limit.value, half, row.found)
-        if any(search.runs for search in row.searches):
+        if row.runs:
             passing = []  # the run of each search at the highest load that passes, or up to the limit
             for search in row.searches:
                 serving = search.record.list_serving()
                 if serving and search.directory is not None:
                     place = str(search.directory / serving[-1].directory)
                     passing += [run for run in search.runs if run.source == place]
-            runs = tuple(passing or (run for search in row.searches for run in search.runs))
+            runs = tuple(passing) or row.runs
             limit = speeds[row.name].mean if row.name in speeds else None
             concurrency = limit if table.axis == "concurrency" else _average_concurrency(runs)
             no_load = "" if passing else "no load was shown to meet the objectives"
