@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.base.errors import UsageError
+from loadgen.features.roofline import machines
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.compare import run_groups
 from loadgen.study.importers import result_sources
@@ -25,6 +26,8 @@ TESTS = Path(__file__).parents[1]
 FOLDERS = ("data/results", "data/printed", "data/published", "study/importers/pages")
 CASES = TESTS / "study" / "importers" / "cases"
 STORED = TESTS / "study" / "importers" / "read_results.json"
+# The machine that a file is audited on, where it names none.
+_MACHINES = {"jetson_thor_serving.md": "jetson-thor"}
 _FACTS = (
     "name", "model", "told_by", "engine", "machine", "memory_bytes", "simulated", "level", "speed_formula",
     "figures", "remarks", "unread",
@@ -95,7 +98,9 @@ def _read_path(path: Path, below: Path) -> list[Any]:
     except UsageError as error:
         found = Sources((), (str(error),))
     runs: list[Any] = []
-    rows, audited = run_groups.name_rows(found.reported), audit_runs(found.reported, None, None)
+    key = _MACHINES.get(path.name)
+    machine = None if key is None else machines.find_machine(key)
+    rows, audited = run_groups.name_rows(found.reported), audit_runs(found.reported, machine, None)
     for run, row, audit in zip(found.reported, rows, audited, strict=True):
         facts = {fact: value for fact in _FACTS if (value := getattr(run, fact))}
         load = {key: value for key, value in run.load.json().items() if value is not None}

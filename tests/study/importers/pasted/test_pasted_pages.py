@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import html
 import re
 from pathlib import Path
 
 from builders.loops import loop_over, loop_over_named
 from loadgen.report.result_block import LAYOUTS, render_block
-from loadgen.study.importers.pasted import pasted_blocks, pasted_pages
+from loadgen.study.importers.pasted import pasted_pages
 from loadgen.study.run_summary import Reported
 
 PUBLISHED = Path(__file__).parents[3] / "data" / "published"
@@ -29,36 +28,6 @@ def one(text: str) -> Reported:
 
 
 FIGURES = one(BLOCK).figures
-
-
-def test_every_block_of_the_jetson_page_has_the_figures_of_its_row() -> None:
-    with (PUBLISHED / "jetson_thor_serving.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    found = read(THOR)
-    assert [(known.name, known.load.name) for known in found] == [
-        (row.pop("model"), f"{row.pop('load')} load") for row in rows
-    ]
-    for known, row in zip(found, rows, strict=True):
-        assert known.figures == {
-            pasted_blocks.find_key(label): float(cell) for label, cell in row.items() if cell
-        }
-        assert known.remarks == ()
-        assert known.told_by == "page"
-
-
-def test_a_block_is_found_again_by_file_and_line() -> None:
-    lines = THOR.splitlines()
-    for known in read(THOR):
-        file, _, line = known.source.rpartition(":")
-        assert file == str(HERE)
-        assert "Serving Benchmark Result" in lines[int(line) - 1]
-
-
-def test_lengths_are_means_of_what_was_counted() -> None:
-    first = read(THOR)[0]
-    load = first.load
-    assert (first.input_len, first.output_len, load.max_concurrency) == (2041.69, 124.19, 8)
-    assert (load.asked_output_len, load.seed, load.requests) == (None, None, None)
 
 
 @loop_over_named(
