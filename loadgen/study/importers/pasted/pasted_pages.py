@@ -107,26 +107,23 @@ def _make_run(block: PastedBlock, around: Surroundings, unread: Mapping[str, str
     figures, remarks = pasted_blocks.parse_block(lines, block.closed)
     model = subject.model or headings.add_storage(shorten_name(asked.get("model", "")), subject.quantization)
     name = subject.name or model or subject.heading or path.stem
-    counts = {key: json_fields.parse_count(value) for key, value in asked.items()}
-    limit, rate = counts.get("max_concurrency"), asked.get("request_rate")
+    counts = {key: json_fields.parse_count(asked.get(key, "")) for key in _COUNTS}
+    limit, rate = counts.pop("max_concurrency"), asked.get("request_rate")
     named = headings.find_concurrency(subject.load) if limit is None else limit
     if figures.get("max_concurrency", limit) != limit:
         counts, rate = {}, None  # of another block
+    load = Load(
+        name=subject.load,
+        max_concurrency=figures.get("max_concurrency", named),
+        request_rate_per_s=json_fields.read_rate(
+            json_fields.parse_number(str(figures.get("request_rate", rate)))
+        ),
+    )
     return Reported(
         name=name if " " in name else shorten_name(name),
         model=model if model != name else "",
         figures=figures,
-        load=Load(
-            name=subject.load,
-            requests=counts.get("requests"),
-            asked_output_len=counts.get("output_len"),
-            max_concurrency=figures.get("max_concurrency", named),
-            request_rate_per_s=json_fields.read_rate(
-                json_fields.parse_number(str(figures.get("request_rate", rate)))
-            ),
-            asked_input_len=counts.get("input_len"),
-            seed=counts.get("seed"),
-        ),
+        load=replace(load, **counts),
         unread=unread,
         source=f"{path}:{block.number}",
         told_by=PAGE,
@@ -157,16 +154,17 @@ _NAMESPACE = "Namespace("
 _PAIR = re.compile(r"(?<!\w)(\w+)=('[^']*'|\"[^\"]*\"|[^,]+)")
 _PROMPT = re.compile(r"\A[\w.@:~/()\[\] -]*+[$#%>]\s+")
 _LONGEST = 64_000  # characters of a command with all its lines
-# A flag's names in the clients' many versions, and ours.
+# A flag's names in the clients' many versions, by the name of what it sets of a load.
 _FLAGS = {
     "model": ("model", "model_id", "model_path"),
-    "input_len": ("random_input_len", "random_input", "input_len"),
-    "output_len": ("random_output_len", "random_output", "output_len"),
+    "asked_input_len": ("random_input_len", "random_input", "input_len"),
+    "asked_output_len": ("random_output_len", "random_output", "output_len"),
     "requests": ("num_prompts", "num_prompt"),
     "max_concurrency": ("max_concurrency",),
     "request_rate": ("request_rate",),
     "seed": ("seed",),
 }
+_COUNTS = _FLAGS.keys() - {"model", "request_rate"}
 
 
 def read_surroundings(lines: Sequence[str], outline: Outline) -> Surroundings:
