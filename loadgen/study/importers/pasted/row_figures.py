@@ -279,7 +279,10 @@ def complete_facts(facts: Mapping[str, str]) -> dict[str, str]:
     """Return a row's facts with those that follow: the load of a test, the mean prompt of a batch."""
     known = dict(facts)
     if (test := parse_test(facts.get("test", ""))) is not None:
-        known = test.facts | {key: cell for key, cell in facts.items() if cell}
+        lengths = {"input_length": test.prompt, "output_length": test.answer}
+        known = {"load": test.name, "max_concurrency": str(test.streams)}
+        known |= {key: str(tokens) for key, tokens in lengths.items() if tokens}
+        known |= {key: cell for key, cell in facts.items() if cell}
         if known.get("engine"):  # its column `backend` has what llama.cpp computes with: CUDA, Metal, Vulkan
             known["engine"] = f"llama.cpp {known['engine']}"
         if known.get("model"):
@@ -351,10 +354,9 @@ def _derive_speeds(figures: Mapping[str, Any], limit: int | None, facts: Mapping
 
 def _derive_decoding(speed: float | None, of_one: float | None, streams: int) -> dict[str, float]:
     """Return the decoding speed of all requests, if known, and the ms per token of one of them."""
-    if of_one is None and speed is not None:
-        of_one = numbers.scale_figure(speed, 1 / streams)
-    timed = {"mean_tpot_ms": numbers.compute_each_ms(of_one)} if of_one else {}
-    return timed if speed is None else {DECODING: speed, **timed}
+    of_one = numbers.scale_figure(speed, 1 / streams) if of_one is None and speed is not None else of_one
+    figures = {} if speed is None else {DECODING: speed}
+    return figures | ({"mean_tpot_ms": numbers.compute_each_ms(of_one)} if of_one else {})
 
 
 _TEST = re.compile(
@@ -377,13 +379,6 @@ class LlamaTest(msgspec.Struct, frozen=True):
     prompt: int | None  # computed, or already there where answers alone are measured
     answer: int | None
     streams: int  # requests at once
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """The load by the keys of columns, as texts: name, concurrency and known lengths."""
-        lengths = {"input_length": self.prompt, "output_length": self.answer}
-        known = {key: str(tokens) for key, tokens in lengths.items() if tokens}
-        return {"load": self.name, "max_concurrency": str(self.streams), **known}
 
     def derive_figures(self, speed: float | None, of_one: float | None) -> dict[str, float]:
         """Return the figures that its tokens per second are: `speed` of all requests, and `of_one`."""
