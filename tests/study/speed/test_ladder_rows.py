@@ -154,6 +154,8 @@ def files(quantization: str) -> Checkpoint:
     ("facts", "expected"),
     [
         ({"server": server(model="m", model_root="/models/Qwen3-8B-FP8")}, ("Qwen3-8B", "FP8")),
+        ({"server": server(model_root="/models/Qwen3-8B-FP8/")}, ("Qwen3-8B", "FP8")),
+        ({"server": server(model_root=r"D:\models\Qwen3-8B-FP8")}, ("Qwen3-8B", "FP8")),
         ({"server": server(model="org/Qwen3-8B-AWQ")}, ("Qwen3-8B", "AWQ")),
         ({"checkpoint": files("FP8")}, ("Qwen3-8B", "FP8")),
         ({"server": server(model="Qwen3-8B-AWQ"), "checkpoint": files("AWQ-4bit")}, ("Qwen3-8B", "AWQ")),
