@@ -22,6 +22,7 @@ class Target(NamedTuple):
 _READERS, _RUNS = "fuzzing.fuzz_targets_readers", "fuzzing.fuzz_targets_runs"
 _DECODE, _CONTROL = "fuzzing.fuzz_targets_decode", "fuzzing.fuzz_targets_control"
 _DATA, _ROWS = "fuzzing.fuzz_targets_data", ("loadgen.features.data",)
+_TRACES = ("loadgen.features.traces",)
 _USER = "fuzzing.fuzz_targets_user"
 _BUNDLES, _BUNDLED = "fuzzing.fuzz_targets_bundles", ("loadgen.study.bundle", "loadgen.study.verify")
 _ANSWERS = (
@@ -124,10 +125,10 @@ TARGETS = {
     "dataset": Target(f"{_DATA}:dataset", _ROWS, ("datasets/*.jsonl",), 1024),
     "dataset_csv": Target(f"{_DATA}:dataset_csv", _ROWS, ("datasets/*.csv",), 512),
     "odd_rows": Target(f"{_DATA}:odd_rows", _ROWS, ("datasets/prompts.jsonl",), 64, words=False),
-    "odd_traces": Target(f"{_DATA}:odd_traces", ("loadgen.features.traces",), (), 64, words=False),
-    "trace": Target(f"{_DATA}:trace", ("loadgen.features.traces", *_ROWS), ("traces/*",), 1024),
+    "odd_traces": Target(f"{_DATA}:odd_traces", _TRACES, ("traces/weka_agents.jsonl",), 64, words=False),
+    "trace": Target(f"{_DATA}:trace", (*_TRACES, *_ROWS), ("traces/*",), 1024),
     "named_dataset": Target(f"{_USER}:named_dataset", _ROWS, ("datasets/*.jsonl",), 1024),
-    "servegen": Target(f"{_USER}:servegen", ("loadgen.features.traces", *_ROWS), (), 1024),
+    "servegen": Target(f"{_USER}:servegen", (*_TRACES, *_ROWS), (), 1024),
     "corpus": Target(f"{_USER}:corpus", ("loadgen.plan.prompt_texts",), (), 512),
     # words of a command line
     "command_words": Target(
