@@ -26,7 +26,7 @@ from loadgen.features.shards import shard_lines
 from loadgen.features.speculation import speculation_figures
 from loadgen.features.targets import target_figures
 from loadgen.figures import steady_state
-from loadgen.figures.metrics import compute_metrics, drop_unknown, list_figures, list_sglang_figures
+from loadgen.figures.metrics import drop_unknown, list_figures, list_sglang_figures
 from loadgen.host import cpu_use
 from loadgen.report import result_block, run_lines, shape_figures
 from loadgen.report.run_directory import Result
@@ -102,7 +102,7 @@ def make_page_passage(page: str, result: Result) -> Passage:
 def _render_block(result: Result, options: ReportOptions) -> Iterator[str]:
     metrics, facts, layout = result.metrics, result.facts.block(), options.layout
     if layout.percentiles:
-        metrics = compute_metrics(result.counted, replace(result.ask, metric_percentiles=layout.percentiles))
+        metrics = result.measure_ranks(layout.percentiles)
         facts = replace(facts, selected=tuple(section.key for section in layout.sections))
     sglang = {"backend": result.facts.profile.backend, **list_sglang_figures(metrics)}
     figures = {**sglang, **list_figures(metrics, facts)}
