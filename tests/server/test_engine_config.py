@@ -42,8 +42,9 @@ UNREAD = ("flags", "remarks")
 
 
 def expected(name: str) -> dict[str, Any]:
-    """What a log says, from the file beside it."""
-    return dict(json.loads((LOGS / f"{name}.expected.json").read_text("utf-8")))
+    """What a log says, from its file of expected values."""
+    path = Path(__file__).parent / "expected" / LOGS.name / f"{name}.json"
+    return dict(json.loads(path.read_text("utf-8")))
 
 
 @loop_over("name", sorted(path.stem for path in LOGS.glob("*.log")))

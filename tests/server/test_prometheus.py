@@ -28,8 +28,8 @@ ELSEWHERE = ", not Prometheus text (trtllm's is at /prometheus/metrics)"
 NEEDED = "sglang needs --enable-metrics, llamacpp needs --metrics, trtllm needs return_perf_metrics: true"
 # Of each exposition its row, and what a window has of it: of a histogram the count and the mean in ms.
 EXPOSITIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    path.name.removesuffix(".expected.json"): tuple(json.loads(path.read_text("utf-8")).values())
-    for path in sorted(RECORDED.glob("*.expected.json"))
+    path.stem: tuple(json.loads(path.read_text("utf-8")).values())
+    for path in sorted((Path(__file__).parent / "expected" / "metrics").glob("*.json"))
 }
 
 
