@@ -412,6 +412,8 @@ def make_trial(run: LimitRun, objectives: Sequence[Objective]) -> Trial:
         duration_s=run.duration_s,
         took_s=run.took_s,
         objectives=tuple(evidence),
+        # The record lacks how many independent requests the samples are worth, by which it was judged.
+        shown=tuple(figures.standing for figures in run.objectives),
         invalid=not run.disturbed and (run.cut or run.verdict == Level.INVALID),
         saturated=run.saturated,
         disturbed=run.disturbed or run.ran_out,

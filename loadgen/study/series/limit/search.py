@@ -477,6 +477,7 @@ class Trial(msgspec.Struct, frozen=True):
     duration_s: float
     took_s: float
     objectives: tuple[ObjectiveEvidence, ...] = ()
+    shown: tuple[Standing, ...] = ()  # of each, as the run's record has it; (): by the evidence itself
     invalid: bool = False
     saturated: bool = False  # ended early: the server fell further and further behind
     disturbed: bool = False  # by the client or its machine: it shows nothing of the server
@@ -488,7 +489,8 @@ class Trial(msgspec.Struct, frozen=True):
         """The standing of all objectives together; a disturbed run shows nothing, an unusable one fails."""
         if self.disturbed:
             return Standing.NOT_SHOWN
-        return join_standings(each.standing for each in self.objectives) if self.usable else Standing.FAILS
+        shown = self.shown or [each.standing for each in self.objectives]
+        return join_standings(shown) if self.usable else Standing.FAILS
 
     @property
     def passed(self) -> bool:

@@ -280,6 +280,14 @@ def test_what_a_run_shows(make: Callable[[], Result], slo: str, standing: str, r
     assert LimitRun.model_validate_json(row.model_dump_json()) == row
 
 
+def test_a_search_takes_each_standing_from_the_record_of_the_run() -> None:
+    goals = parse_objectives("e2el p90 < 60s")
+    row = make_entry(1, 4, MeasuredPoint(ran(200, 20.0), duration_s=1.0), goals, "runs/1")
+    alike = row.objectives[0].model_copy(update={"dispersion": 40.0})  # as of neighbours that wait together
+    trial = make_trial(row.model_copy(update={"objectives": (alike,)}), goals)
+    assert (row.standing, trial.standing, trial.objectives[0].standing) == ("meets", "meets", "not shown")
+
+
 @loop_over(("gone", "standing", "disturbed"), [(True, "fails", False), (False, "not shown", True)])
 def test_a_run_that_could_not_be_made_fails_only_where_the_server_is_gone(
     gone: bool, standing: str, disturbed: bool
