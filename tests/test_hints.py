@@ -46,7 +46,7 @@ VERBS_OF = {
     "loadgen/study/series/point_runs": ("sweep", "limit"),
     "loadgen/study/series/": ("campaign", "bench", "limit", "sweep"),  # whose flags are a campaign's keys
     "loadgen/study/bundle": ("bundle", "verify", "export"),
-    "loadgen/study/describe/": ("data describe",),
+    "loadgen/study/describe_command": ("data describe",),
     "loadgen/study/verify/": ("verify", "bundle"),
     "loadgen/study/gate/": ("gate", "history", "compare", "bench"),
     "loadgen/study/history/": ("history", "gate", "bench"),
