@@ -174,7 +174,10 @@ def unpack_bundle(path: Path, directory: Path) -> OpenBundle:
     """
     with os.fdopen(open_unblocked(path), "rb") as file, tempfile.TemporaryFile() as copy:
         if not _is_bundle(file.read(_HEAD_BYTES)):
-            raise UsageError(f"{path} is no bundle: `loadgen bundle RUN -o FILE` writes one")
+            raise UsageError(
+                f"{path} is no bundle: `loadgen bundle RUN -o FILE` writes one; one that an earlier loadgen "
+                "wrote is a zip: unpack it, and bundle its runs again"
+            )
         if os.fstat(file.fileno()).st_size > LARGEST_BYTES:
             raise UsageError(f"{path} is no bundle: it has more than {LARGEST_BYTES} bytes")
         file.seek(0)
