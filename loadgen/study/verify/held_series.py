@@ -6,7 +6,6 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from datetime import datetime
 from functools import reduce
 from itertools import combinations
 from pathlib import Path
@@ -163,19 +162,21 @@ def _hold_ladder(path: Path, raw: bytes, held: Proof) -> None:
         Difference(f"{file}: {name}", "not named", "a run", "directories")
         for name in sorted(runs_there.difference(*listed))
     ]
-    made, began = list[Mapping[str, Any]](), list[datetime]()
+    made, places = list[Mapping[str, Any]](), list[tuple[int, str]]()
     for number, (row, names) in enumerate(zip(rows, listed, strict=True), 1):
         where = f"{file}: row {number}"
         if names and all(_has_run(directory, name) for name in names):
             runs = [run_directory.load(directory / name) for name in dict.fromkeys(names)]
-            began.append(runs[0].facts.started)
+            # By the names, not by time: a rung that failed is measured again after later ones, on --resume.
+            rung = names[0].partition("-")[0]
+            places.append((int(rung) if rung.isdecimal() else 0, names[0]))
             made.append(make_strict(_make_row_again(row, names, runs, len(names) < most, where, held)))
             continue
         made.append(row)
         if names[1:] or any(row.get(key) not in (None, []) for key in _SPEEDS):
             held.differences.append(Difference(where, _NO_RUN, "none"))
     hold_document(raw, json.dumps({"rows": made}, allow_nan=False).encode(), file, held)
-    if began != sorted(began):
+    if places != sorted(places):
         held.differences.append(Difference(f"{file}: rows", "in another order", "their own", "runs"))
 
 

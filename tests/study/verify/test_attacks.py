@@ -18,6 +18,7 @@ from builders.loops import loop_over
 from builders.made_bundles import forged, stored
 from fakes.virtual_serving import virtual_engines
 from loadgen import cli
+from loadgen.report import run_directory
 from loadgen.study.importers.result_sources import read_sources
 from loadgen.study.verify.held_series import prove_series
 from study.verify.test_verify import SMALL, changed, edited, is_fact, leaves
@@ -285,6 +286,20 @@ def test_a_run_without_its_report_or_with_more_arrivals_is_unproven(tmp_path: Pa
         file.seek(10)  # the hour of the first column in the zip's header
         file.write(b"\1")
     assert verify(run) == 12
+
+
+def test_a_ladder_whose_first_rung_was_measured_last_is_proven(
+    series: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = series("ladder")
+    monkeypatch.chdir(_SERIES["ladder"].parents[1])
+    (first, second) = sorted(place.glob("00?-*"))
+    shutil.rmtree(first)
+    with virtual_engines():
+        assert cli.main([*COMMANDS["ladder"], "--resume", str(place)]) == 0
+    runs = [run_directory.load(path).facts.started for path in (first, second)]
+    assert runs[0] > runs[1]
+    assert verify(place) == 0
 
 
 def test_a_speed_that_a_strangers_ladder_states_is_not_repeated(series: Callable[[str], Path]) -> None:
