@@ -23,7 +23,7 @@ from loadgen.base import untrusted
 from loadgen.base.errors import call_guarded
 from loadgen.base.files import read_system_text
 from loadgen.base.text import GIB
-from loadgen.host.jetson import Board, find_board
+from loadgen.host.jetson import Board
 from loadgen.host.machine_state import MachineState
 from loadgen.host.nvml import find_gpus
 from loadgen.host.sensor import LIMITS, Absent
@@ -201,11 +201,12 @@ def _list_cooled(root: Path) -> list[str]:
 
 def _list_jetson_limits(root: Path) -> list[str]:
     """List a power mode below the unlimited one, if there is that, and pinned clocks not held."""
-    board, lines = find_board(root), []
-    if not isinstance(board, Board):
+    modes, lines = read_system_text(root / "etc/nvpmodel.conf"), []
+    if not modes:
         return []
+    board = Board(root)
     mode = board.read_power_mode()
-    if mode and not mode.startswith("MAXN") and "NAME=MAXN" in read_system_text(root / "etc/nvpmodel.conf"):
+    if mode and not mode.startswith("MAXN") and "NAME=MAXN" in modes:
         lines.append(f"Jetson power mode {mode.partition(' ')[0]}, below MAXN")
     for name, clock in board.read_clocks().items():
         now, limit = clock.now_mhz, clock.limit_mhz
