@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import math
 import os
@@ -134,14 +135,19 @@ class OpenedFile:
 
         Raises UsageError as `read_pieces`.
         """
-        line = b""
+        unended = list[bytes]()  # pieces of a line that goes on in the next one
         for piece in self.read_pieces(_HEAD_BYTES):
-            *whole, line = (line + piece).split(b"\n")
-            yield from (each + b"\n" for each in whole)
-            if len(line) > MOST_ROW_BYTES:
+            lines = io.BytesIO(piece).readlines()
+            if lines[0].endswith(b"\n"):
+                lines[0] = b"".join((*unended, lines[0]))
+                unended.clear()
+            if not lines[-1].endswith(b"\n"):
+                unended.append(lines.pop())
+            yield from lines
+            if sum(map(len, unended)) > MOST_ROW_BYTES:
                 break
-        if line:
-            yield line
+        if unended:
+            yield b"".join(unended)
 
     def _unpack(self) -> None:
         """Unpack the text into a temporary file without a name, which is read from now on.
