@@ -65,7 +65,7 @@ _CELLS = "give it in parts"
 LARGE = {
     "commas": (",", _NONE), "semicolons": (";", _NONE), "pipes": ("|", _NONE),
     "titles": ("Mean TTFT (ms),", _NONE), "names of columns": ("c,d,", _NONE),
-    "rules in a line": ("+---", _NONE), "rules": ("+---+\n", _NONE), "rows of one cell": ("a\n", _NONE),
+    "rules in a line": ("+---", _NONE), "rules": ("+---+\n", _CELLS), "rows of one cell": ("a\n", _NONE),
     "rows of two cells": ("a,b\n", _NONE),
     "cells of Markdown": ("| a | b |\n|-|-|\n", _CELLS),
     "cells of HTML": ("<table><tr><td>a<td>b</table>", _CELLS), "blocks": (HEADER, _PARTS),

@@ -241,7 +241,7 @@ class _PageReader(HTMLParser):
         self._item, self._item_level = "", 0  # the mark of a list's item that begins
         self._head = ""  # the element of an open heading
         self._table: list[tuple[int, list[_Cell]]] | None = None  # rows, each with its line
-        self._first = self._count = 0
+        self._first = self._count = self._read = 0
         self._cell: list[str] | None = None
         self._spans = (1, 1)
 
@@ -420,6 +420,8 @@ class _PageReader(HTMLParser):
 
     def _end_cell(self) -> None:
         if self._cell is not None and self._table:
+            self._read += 1
+            _check_size(self._read)
             self._table[-1][1].append((" ".join("".join(self._cell).split()), *self._spans))
         self._cell = None
 
