@@ -24,9 +24,8 @@ from loadgen.settings.validation import validate_table
 from loadgen.study.answer.answer_settings import AnswerRequest
 from loadgen.study.limit_record import LimitTable
 from loadgen.study.series.campaign.quality_cells import QualityTable
-from loadgen.study.series.campaign.steps import StepTable
+from loadgen.study.series.campaign.steps import Name, StepTable
 
-Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^\S(.*\S)?$")]
 Names = Annotated[tuple[Name, ...], Field(strict=False)]
 
 

@@ -52,7 +52,7 @@ from loadgen.study.quality.quality_record import MARGIN, Quality
 from loadgen.study.quality.quality_run import QualityRun, record_reference
 from loadgen.study.quality.quality_text import TOKENS, QualityPlan, read_text
 from loadgen.study.quality.reference_file import GREEDY, read_reference
-from loadgen.study.series.campaign.steps import Arm, CampaignStep, StepTable
+from loadgen.study.series.campaign.steps import Arm, CampaignStep, Name, StepTable
 from loadgen.study.series.point_runs import PointServers, do_on_server
 from loadgen.study.series.series_store import SeriesStore, StoreError, create_directory, list_names
 
@@ -158,7 +158,7 @@ class QualityTable(StepTable, frozen=True):
     """`[quality]`: each arm's distribution is compared with the reference's, as by `loadgen quality`."""
 
     decides = frozenset({"reference", "text", "greedy"})  # more tokens, or another margin, go on
-    reference: Annotated[str, Field(min_length=1)]  # a checkpoint, or "checkpoint on server"
+    reference: Name  # a checkpoint, or "checkpoint on server"
     tokens: Annotated[int, Field(ge=100, le=10_000_000)] = TOKENS  # that the reference samples
     margin: Annotated[float, Field(gt=0, le=100)] = MARGIN  # nats a token, below which two are the same
     greedy: bool = False  # greedy answers are compared

@@ -1,4 +1,4 @@
-"""Steps: what a campaign does beside its loads on each arm's server, and the arms.
+"""Steps: what a campaign does next to its loads on each arm's server, and the arms.
 
 A step is the table of a campaign's file that asks for it, as `[quality]`: a `StepTable`, which is a field of
 `CampaignOptions`, and the `CampaignStep` that it begins.
@@ -9,10 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from loadgen.plan.profile import Profile
 from loadgen.run.command.options import Options
@@ -20,6 +20,8 @@ from loadgen.run.command.progress import Display
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.series.point_runs import PointServers
 from loadgen.study.series.series_store import SeriesStore
+
+Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^\S(.*\S)?$")]
 
 
 class Arm(msgspec.Struct, frozen=True):
