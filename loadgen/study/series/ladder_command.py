@@ -258,8 +258,8 @@ class Climb(ABC, Generic[Test, Row]):
     def finish(self, measure: Callable[[Self], None], resume: str = "") -> int:
         """Call `measure`, print the table, and return the exit code: 0 where any rung was measured.
 
-        On a signal it returns the signal's code; then, and with a StoreError, `resume` is told, the command
-        that goes on. Without any row the directory is removed if empty.
+        On a signal it returns the signal's code. Then, and with a StoreError, it reports `resume`, the
+        command that goes on. Without any row the directory is removed if empty.
         """
         signal = 0
         try:

@@ -256,10 +256,8 @@ def _hold_campaign(path: Path, raw: bytes, held: Proof) -> None:
             search = json.loads(read_file_bytes(directory / CELLS / name / LIMIT, LARGEST_BYTES))
             hold_values(read_mapping(search).get("name"), planned[name].checkpoint, f"{name}/{LIMIT}", held)
     for name, failure in failed.items():
-        stated, where = (
-            read_mapping(json.loads(read_file_bytes(failure, LARGEST_BYTES))),
-            f"{FAILED}/{name}.json",
-        )
+        stated = read_mapping(json.loads(read_file_bytes(failure, LARGEST_BYTES)))
+        where = f"{FAILED}/{name}.json"
         hold_values(stated.get("cell"), _dump_cell(planned.get(name), stated), where, held)
         held.unchecked.append(f"{where}: why a cell failed follows from no arrivals")
     named = [(facts.cell, facts) for each in found.values() for facts in each if facts.cell is not None]

@@ -69,7 +69,7 @@ class Execution:
     interrupts: Interrupts = SIGNALS
     watch: MachineWatch | None = None  # None: no cell waits
     limit: LimitTable | None = None  # each cell is a search
-    steps: tuple[CampaignStep, ...] = ()  # beside the loads, on the same servers
+    steps: tuple[CampaignStep, ...] = ()  # next to the loads, on the same servers
     is_over: Callable[[], bool] = lambda: False  # asked before each start that has cells left
     keeps_servers: bool = False  # each arm's from its first start to the end, next to one another
     _used: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # names of starts, by arm
@@ -127,7 +127,7 @@ class Execution:
                     self.done.discard(planned.id)
 
     def _run_on_servers(self, start: Start) -> None:
-        """Measure what is in `_left`, then the steps beside it, on a server; raises StoreError."""
+        """Measure what is in `_left`, then the steps next to it, on a server; raises StoreError."""
         options = replace(start.arm.options, quiet=self.quiet)
         if self.limit is not None:
             options = replace(options, quiet=True, reset_cache=True)
