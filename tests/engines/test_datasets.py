@@ -21,30 +21,16 @@ _EXAMPLES = _ROOT / "docs" / "examples"
 _HITS = "vllm:prefix_cache_hits_total"
 # What says that something else was sent than planned. Times are left out: two cores serve and measure.
 _OF_DATA = {
-    "answer-lengths",
-    "foreign-requests",
-    "identical-prompts",
-    "prefix-cache",
-    "prompt-lengths",
-    "tokens-differ",
-    "tokens-far-off",
-    "tokens-not-counted",
-}
+    "answer-lengths", "foreign-requests", "identical-prompts", "prefix-cache", "prompt-lengths",
+    "tokens-differ", "tokens-far-off", "tokens-not-counted",
+}  # fmt: skip
 
 
 def _bench(engine: Engine, directory: Path, words: str, *more: str | Path) -> tuple[Finished, float]:
     """A run with an empty prefix cache, and the tokens that the server found in it."""
     before = scrape(engine.base_url)[_HITS]
-    flags = [
-        "--base-url",
-        engine.base_url,
-        "--model",
-        "qwen3",
-        "--seed",
-        "7",
-        "--reset-cache",
-        *words.split(),
-    ]
+    server = ["--base-url", engine.base_url, "--model", "qwen3"]
+    flags = [*server, "--seed", "7", "--reset-cache", *words.split()]
     finished = loadgen([*flags, *map(str, more)], directory)
     return finished, scrape(engine.base_url)[_HITS] - before
 

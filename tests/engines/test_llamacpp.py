@@ -21,28 +21,15 @@ from loadgen.records.record import Records
 pytestmark = pytest.mark.engine
 
 _SMALL = [
-    "--random-input-len",
-    "256",
-    "--random-output-len",
-    "64",
-    "--num-prompts",
-    "24",
-    "--max-concurrency",
-    "4",
-    "--seed",
-    "7",
-]
+    "--random-input-len", "256", "--random-output-len", "64", "--num-prompts", "24", "--max-concurrency", "4",
+    "--seed", "7",
+]  # fmt: skip
 _AGREE = 0.02  # of the server's own time from the first to the last token
 AtDepth = tuple[Finished, list[dict[str, Any]]]  # a command, and its rows
 # Doubts of times, which a client without a core of its own cannot but raise.
 _OF_TIMES = {
-    "reads-late",
-    "concurrency-not-held",
-    "first-wave",
-    "tpot-trend",
-    "throughput-trend",
-    "slow-kernel",
-}
+    "reads-late", "concurrency-not-held", "first-wave", "tpot-trend", "throughput-trend", "slow-kernel",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
