@@ -50,7 +50,8 @@ class MessagesDialect(Dialect):
 
     def whole(self, wanted: ResponseOptions, produced: int, reason: str, cached: int | None = None) -> bytes:
         """An answer that is not streamed, HTTP head included."""
-        text = msgspec.json.encode([{"type": "text", "text": text_of(0, produced)}])
+        hidden = min(wanted.hidden, produced)
+        text = msgspec.json.encode([{"type": "text", "text": text_of(hidden, produced - hidden)}])
         ended = b'"stop_reason":%b' % _REASONS.get(reason, b"null")
         usage = _counts(wanted, produced, cached)
         parts = (self._message(), text, self._model(), ended, usage)

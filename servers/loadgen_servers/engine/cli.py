@@ -69,6 +69,8 @@ def engine_of(options: argparse.Namespace) -> Callable[..., Engine]:
         early_eos=options.early_eos,
         cached_details=options.enable_prompt_tokens_details,
         request_metrics=options.enable_per_request_metrics,
+        hidden_reasoning=options.hidden_reasoning,
+        role_at_once=options.role_at_once,
         acceptance=limits.acceptance,
     )
     return partial(
@@ -153,6 +155,10 @@ def parser() -> argparse.ArgumentParser:
     add("--stream-interval", type=_positive, default=1, metavar="N", help="tokens per streamed message")
     share = "share of the requests without ignore_eos that stop before max_tokens (default: 0)"
     add("--early-eos", type=_fraction, default=0.0, metavar="FRACTION", help=share)
+    hidden = "tokens that begin each output, are not streamed, and count as reasoning in usage (default: 0)"
+    add("--hidden-reasoning", type=_number(int, 0), default=0, metavar="N", help=hidden)
+    at_once = "send a chat's role chunk when its request is accepted (default: with the first token)"
+    add("--role-at-once", action="store_true", help=at_once)
     own = "report queue, prefill and decode time with a stream's usage, as vLLM does with this flag"
     add("--enable-per-request-metrics", action="store_true", help=own)
     add("--exit-with-stdin", action="store_true", help="stop when stdin ends, as when the parent ends")

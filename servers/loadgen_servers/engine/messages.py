@@ -18,7 +18,7 @@ WORDS = tuple(f" {word}" for word in _LOOP.split())
 CYCLE = len(WORDS)
 FIRST_WORD_ID = 1000
 _FINGERPRINT = b',"system_fingerprint":"loadgen-engine"'
-_DETAILS = b',"prompt_tokens_details":%s,"completion_tokens_details":null'
+_DETAILS = b',"prompt_tokens_details":%s,"completion_tokens_details":%s'
 _CACHED = b'{"cached_tokens":%d,"created_cache_tokens":null,"multimodal_tokens":null}'
 
 
@@ -41,6 +41,7 @@ class ResponseOptions(msgspec.Struct, frozen=True):
     continuous_usage: bool = False
     token_ids: bool = False
     prompt_ids: Sequence[int] | None = None
+    hidden: int = 0  # the first tokens, which usage counts and nothing shows
 
     def usage(self, produced: int) -> bytes:
         """The usage object, left open for what may follow the counts."""
@@ -110,6 +111,7 @@ class Dialect:
     created_s: int
     interval: int = 1
     drafts: bool = False  # a step gives several tokens
+    role_at_once: bool = False  # the message before the first token is sent when a request is accepted
     opening: bytes = field(init=False)  # the same for all requests
     table: list[bytes] = field(init=False)  # [n % CYCLE]: the plain message that ends with the n-th token
 
@@ -155,6 +157,8 @@ class Dialect:
             counts = wanted.usage(produced)
             if cached is not None:
                 counts += b',"prompt_tokens_details":{"cached_tokens":%d}' % cached
+            if wanted.hidden:
+                counts += b',"completion_tokens_details":' + _reasoning(wanted, produced)
             own = b',"metrics":' + metrics if metrics else b""
             usage = http_server.event(
                 self._head() + b'],"usage":' + counts + b"}" + _FINGERPRINT + own + b"}"
@@ -163,9 +167,10 @@ class Dialect:
 
     def whole(self, wanted: ResponseOptions, produced: int, reason: str, cached: int | None = None) -> bytes:
         """An answer that is not streamed, HTTP head included."""
-        fields = _fields(wanted, 0, produced, reason)
+        fields = _fields(wanted, min(wanted.hidden, produced), produced, reason)
         choice, after = self.choice.whole % fields, self.choice.after_whole % fields
-        details = _DETAILS % (b"null" if cached is None else _CACHED % cached)
+        prompt = b"null" if cached is None else _CACHED % cached
+        details = _DETAILS % (prompt, _reasoning(wanted, produced))
         usage = b'],"service_tier":null' + _FINGERPRINT + b',"usage":' + wanted.usage(produced) + details
         return http_server.response(self._head(self.choice.whole_kind) + choice + usage + b"}" + after + b"}")
 
@@ -175,6 +180,10 @@ class Dialect:
         kind = kind or self.choice.kind
         head = b'{"id":"%s-loadgen","object":"%s","created":%d,"model":%s,"choices":['
         return head % (self.choice.prefix, kind, self.created_s, model)
+
+
+def _reasoning(wanted: ResponseOptions, produced: int) -> bytes:
+    return b'{"reasoning_tokens":%d}' % min(wanted.hidden, produced) if wanted.hidden else b"null"
 
 
 def _ids(ids: Sequence[int] | None) -> bytes:
@@ -217,18 +226,26 @@ class DetailedStream(Reply):
     sent: int = 0
 
     def start(self) -> bytes:
-        return http_server.STREAM_HEAD
+        at_once = self.dialect.role_at_once
+        return http_server.STREAM_HEAD + (self.dialect.role(self.wanted) if at_once else b"")
 
     def token(self, n: int) -> bytes:
-        if self.sent and n - self.sent < self.dialect.interval:
+        if n <= self.wanted.hidden or (self.sent and n - self.sent < self.dialect.interval):
             return b""
-        first, self.sent = self.sent, n
-        role = b"" if first else self.dialect.role(self.wanted)
+        role, first = self._before(n)
+        self.sent = n
         return role + self.dialect.tokens(self.wanted, first, n)
 
+    def _before(self, n: int) -> tuple[bytes, int]:
+        """Make what comes before the message that ends with the n-th token, and find its first token."""
+        if self.sent:
+            return b"", self.sent
+        role = b"" if self.dialect.role_at_once else self.dialect.role(self.wanted)
+        return role, min(self.wanted.hidden, n)
+
     def last(self, n: int, reason: str, cached: int | None = None, metrics: bytes = b"") -> bytes:
-        role = b"" if self.sent else self.dialect.role(self.wanted)
-        message = self.dialect.tokens(self.wanted, self.sent, n, reason)
+        role, first = self._before(n)
+        message = self.dialect.tokens(self.wanted, first, n, reason)
         return role + message + self.dialect.end(self.wanted, n, cached, reason, metrics)
 
 
@@ -248,4 +265,5 @@ def reply_for(dialect: Dialect, wanted: ResponseOptions) -> Reply:
     if not wanted.stream:
         return Reply(dialect, wanted)
     detailed = wanted.continuous_usage or wanted.token_ids or dialect.drafts
+    detailed = detailed or dialect.role_at_once or wanted.hidden > 0
     return DetailedStream(dialect, wanted) if detailed else PlainStream(dialect, wanted)

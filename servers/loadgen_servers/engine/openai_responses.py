@@ -80,14 +80,16 @@ class ResponsesDialect(Dialect):
         return http_server.response(msgspec.json.encode(self._finish(wanted, produced, reason, cached)))
 
     def _finish(self, wanted: ResponseOptions, made: int, reason: str, cached: int | None) -> dict[str, Any]:
-        text = {"type": "output_text", "text": text_of(0, made), "annotations": []}
+        hidden = min(wanted.hidden, made)
+        text = {"type": "output_text", "text": text_of(hidden, made - hidden), "annotations": []}
         answer = self._answer(
             _STATUS.get(reason, "cancelled"), [{**_ITEM, "status": "completed", "content": [text]}]
         )
         prompt = wanted.prompt_tokens
         usage = {"input_tokens": prompt, "output_tokens": made, "total_tokens": prompt + made}
         details = {} if cached is None else {"input_tokens_details": {"cached_tokens": cached}}
-        return {**answer, "usage": {**usage, **details}}
+        hid = {"output_tokens_details": {"reasoning_tokens": hidden}} if hidden else {}
+        return {**answer, "usage": {**usage, **details, **hid}}
 
     def _answer(self, status: str, output: list[Any]) -> dict[str, Any]:
         why = {"reason": "max_output_tokens"} if status == "incomplete" else None

@@ -66,6 +66,8 @@ class ServedModel(msgspec.Struct, frozen=True):
     early_eos: float = 0.0
     cached_details: bool = False  # whether usage reports cached prompt tokens
     request_metrics: bool = False  # whether it reports the request's own times
+    hidden_reasoning: int = 0  # the first tokens of each output, which only usage shows
+    role_at_once: bool = False  # whether a stream's role is sent before its prompt is computed
     acceptance: tuple[float, ...] = ()  # of each draft token, if those before it were accepted
 
 
@@ -141,6 +143,7 @@ def parse(raw: bytes, chat: bool, served: ServedModel, limited: bool = False) ->
         continuous_usage=options.include_usage and options.continuous_usage_stats,
         token_ids=bool(body.return_token_ids),
         prompt_ids=ids if body.return_token_ids else None,
+        hidden=served.hidden_reasoning,
     )
     steps = draw_steps(raw, output_tokens, served.acceptance)
     salt = body.cache_salt or ""

@@ -52,15 +52,11 @@ class Engine:
 
     def __post_init__(self) -> None:
         model, drafts = self.served.model, bool(self.served.acceptance)
+        options = (model, self.created_s, self.interval, drafts, self.served.role_at_once)
         self.metrics = Metrics(model, accepted=[0] * len(self.served.acceptance))
-        self.dialects = {
-            path: Dialect(choice, model, self.created_s, self.interval, drafts)
-            for path, choice in CHOICES.items()
-        }
-        self.dialects[PATH] = MessagesDialect(CHOICE, model, self.created_s, self.interval, drafts)
-        self.dialects[openai_responses.PATH] = ResponsesDialect(
-            openai_responses.CHOICE, model, self.created_s, self.interval, drafts
-        )
+        self.dialects = {path: Dialect(choice, *options) for path, choice in CHOICES.items()}
+        self.dialects[PATH] = MessagesDialect(CHOICE, *options)
+        self.dialects[openai_responses.PATH] = ResponsesDialect(openai_responses.CHOICE, *options)
         self.routes = {
             ("GET", "/health"): lambda: http_server.response(b""),
             ("GET", "/ping"): lambda: http_server.response(b""),

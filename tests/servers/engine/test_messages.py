@@ -33,24 +33,9 @@ SAME_SHAPE = {
     "completions_ids_stream": (COMPLETIONS, 1, 12, ResponseOptions(5, include_usage=True)),
     "completions_stream_one": (COMPLETIONS, 1, 1, ResponseOptions(2, include_usage=True)),
     "completions_stream_nousage": (COMPLETIONS, 1, 4, ResponseOptions(2)),
-    "completions_ids_stream_contusage": (
-        COMPLETIONS,
-        1,
-        12,
-        ResponseOptions(5, True, True, continuous_usage=True),
-    ),
-    "completions_ids_stream_tokids": (
-        COMPLETIONS,
-        1,
-        12,
-        ResponseOptions(5, True, True, token_ids=True, prompt_ids=IDS),
-    ),
-    "si4_completions_ids_stream": (
-        COMPLETIONS,
-        4,
-        14,
-        ResponseOptions(5, True, True, token_ids=True, prompt_ids=IDS),
-    ),
+    "completions_ids_stream_contusage": (COMPLETIONS, 1, 12, ResponseOptions(5, True, True, True)),
+    "completions_ids_stream_tokids": (COMPLETIONS, 1, 12, ResponseOptions(5, True, True, False, True, IDS)),
+    "si4_completions_ids_stream": (COMPLETIONS, 4, 14, ResponseOptions(5, True, True, False, True, IDS)),
     "chat_stream": (CHAT, 1, 12, ResponseOptions(13, include_usage=True)),
     "si4_chat_stream": (CHAT, 4, 14, ResponseOptions(13, include_usage=True)),
     "messages_stream": (anthropic_messages.PATH, 1, 8, ResponseOptions(19)),
@@ -185,15 +170,32 @@ def test_cached_tokens_are_told_where_they_are_to_be(path: str) -> None:
     assert msgspec.json.decode(streamed[6:])["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
     whole = Reply(dialect(path), wanted).last(1, "length", 8).partition(b"\r\n\r\n")[2]
     usage = msgspec.json.decode(whole)["usage"]
-    assert usage["prompt_tokens_details"] == {
-        "cached_tokens": 8,
-        "created_cache_tokens": None,
-        "multimodal_tokens": None,
-    }
+    rest = {"created_cache_tokens": None, "multimodal_tokens": None}
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 8, **rest}
 
 
 def test_the_head_of_a_stream_leaves_before_its_first_token() -> None:
     assert reply_for(dialect(CHAT), ResponseOptions(1)).start() == http_server.STREAM_HEAD
+
+
+@loop_over("path", KINDS)
+def test_hidden_tokens_are_counted_and_not_shown(path: str) -> None:
+    api = path.removeprefix("/v1/").partition("/")[0]
+    wanted = ResponseOptions(5, include_usage=True, hidden=3)
+    stream = http_server.STREAM_HEAD + written(reply_for(dialect(path), wanted), 5)
+    record = recorded.decode(api, [stream], keep_text=True)
+    assert (record.output_tokens, record.text, record.failure) == (5, text_of(3, 2), None)
+    whole = Reply(dialect(path), wanted).last(5, "length").partition(b"\r\n\r\n")[2]
+    assert (text_of(3, 2).encode() in whole, text_of(2, 2).encode() in whole) == (True, False)
+
+
+@loop_over("path", [path for path in KINDS if path != COMPLETIONS])
+def test_a_role_sent_at_once_is_not_sent_again(path: str) -> None:
+    kind, choice = KINDS[path]
+    made = reply_for(kind(choice, "m", 1, role_at_once=True), ResponseOptions(1))
+    usual = reply_for(kind(choice, "m", 1), ResponseOptions(1))
+    assert made.start() != usual.start()
+    assert made.start() + made.token(1) == usual.start() + usual.token(1)
 
 
 def test_only_what_asks_for_details_is_formatted() -> None:
