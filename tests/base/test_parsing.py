@@ -4,52 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.base.parsing import find_nearest, parse_share, suggest_name
 from loadgen.run.command.options import bench_parser
+
+TABLES = read_tables("nearest_names")
 
 FLAGS = [option for action in bench_parser()._actions for option in action.option_strings]
 KEYS = ["input_len", "output_len", "context_len", "max_concurrency", "num_warmups", "to_c", "seed"]
 NAMES = ["high-load", "low-load", "instant", "jetson-thor", "h200", "h20", "v"]
 
 
-@pytest.mark.parametrize(
-    ("word", "flag"),
-    [
-        ("--num-prompt", "--num-prompts"),
-        ("--num_prompts", "--num-prompts"),
-        ("--Max-Concurrency", "--max-concurrency"),
-        ("--nun-promtps", "--num-prompts"),
-        ("--profle", "--profile"),
-        ("--quite", "--quiet"),
-        ("--sed", "--seed"),
-        ("--concurrency", "--max-concurrency"),
-        ("--concurrency-max", "--max-concurrency"),
-        ("--concurency", "--max-concurrency"),
-        ("--max-conc", "--max-concurrency"),
-        ("--random-input", "--random-input-len"),
-        ("--rps", "--request-rate"),
-        ("--qps", "--request-rate"),
-        ("--isl", "--random-input-len"),
-        ("--osl", "--random-output-len"),
-        ("--url", "--base-url"),
-        ("--n", "--num-prompts"),
-        ("--num-requests", "--num-prompts"),
-        ("--warmup-requests", "--num-warmups"),
-        # Half their letters are those of a flag of ours, and they mean something else.
-        ("--sonnet-input-len", None),
-        ("--use-beam-search", None),
-        ("--max-loras", None),
-        ("--bfcl-categories", None),
-        ("--apply-chat-template", None),  # the opposite of --skip-chat-template
-        ("--dataset-paths", "--dataset-path"),
-        ("--lora-modules", None),
-        ("--save", None),
-        ("--foo", None),
-        ("--x", None),
-        ("-c", None),
-    ],
-)
+@loop_over(("word", "flag"), TABLES["flags"])
 def test_a_flag_is_proposed_only_where_it_must_be_meant(word: str, flag: str | None) -> None:
     assert find_nearest(word, FLAGS) == flag
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ Test = Callable[..., None]
 _NAMED = type(pytest.param())
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 200  # letters: enough to find the row
+_STORED = Path(__file__).parents[1] / "data" / "cases"
 
 
 def loop_over(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Test], Test]:
@@ -57,6 +60,11 @@ def loop_over_named(names: str | tuple[str, ...], rows: Mapping[str, Any]) -> Ca
     return loop_over(
         names, [pytest.param(*(row if several else [row]), id=name) for name, row in rows.items()]
     )
+
+
+def read_tables(name: str) -> Any:
+    """The tables of a module of tests whose rows are plain data: tests/data/cases/NAME.json, a row a line."""
+    return json.loads((_STORED / f"{name}.json").read_text("utf-8"))
 
 
 def _named(row: Any, keys: int) -> tuple[str, tuple[Any, ...]]:

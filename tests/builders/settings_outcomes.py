@@ -23,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from builders.loops import read_tables
 from loadgen.base.errors import LoadgenError
 from loadgen.engines.engines import UNKNOWN
 from loadgen.figures import objectives
@@ -35,6 +36,8 @@ from loadgen.run.command.options import Options, bench_parser, parse
 from loadgen.settings.keyword_types import BenchOptions
 from loadgen.settings.validation import FLAGS, ServerSettings, validate_table
 
+TABLES = read_tables("settings")
+
 STORED = Path(__file__).parents[1] / "settings" / "outcomes"
 URL = "http://h:1"
 PARSER = bench_parser()
@@ -42,85 +45,9 @@ DEFAULTS = Options()
 TEXTS = ("", "0", "1", "-1", "2.5", "1e99", "nan", "x", "10%")
 VALUES: tuple[Any, ...] = (None, True, 0, 1, -1, 2.5, 1e99, float("nan"), "", "x", "10%", [], ["x"], {"a": 1})
 # Of settings that take none of these: a value that is right, and one that is nearly so.
-FITTING: dict[str, tuple[Any, ...]] = {
-    "backend": ("openai-chat", "sglang", "vllm-chat", "openai-audio", "opnai", "tgi", "a=b"),
-    "base_url": ("http://a:1",),
-    "bursts": ("50 every 10s", "0 every 1s"),
-    "cancel_after": ("2s", "50tok", "0tok"),
-    "cancel_rate": ("0.1", "101%"),
-    "classes": ("name=a,share=100%,input_len=8,output_len=2", "name=a,share=50,input_len=8,output_len=2"),
-    "cluster": ("auto", "h:6379", "ray://h:70000"),
-    "compat": ("sglang", "inferencex"),
-    "chat_template_kwargs": ('{"a": false}',),
-    "command": ("serve --port {port}", "'"),
-    "container_args": ("--shm-size 16g", "'"),
-    "dataset_name": ("random", "random-ids", "sharegpt", "custom", "timed_trace", "hf", "random-mm"),
-    "dataset_path": ("rows.jsonl",),
-    "endpoint": ("/v1/completions", "v1", "/a b"),
-    "engine": ("vllm", "sglang"),
-    "environment": ("A=b", "=b"),
-    "expect_plan": ("0123456789abcdef" * 2,),
-    "extra_body": ('{"a": {"b": 1}}', '{"a": NaN}'),
-    "fail_on": ("slo,suspect", "slo,x"),
-    "goodput": ("ttft:500",),
-    "headers": ("A=b", "A: b", "A"),
-    "host": ("example", "::1"),
-    "image_size": ("1024x768", "1x"),
-    "images": ("1-3",),
-    "input_dist": ("lognormal:mean=10,sd=2",),
-    "max_failures": ("5", "101%"),
-    "metadata": ("a=b", "api_key=sk-abcdefghijklmnopqrstuv"),
-    "metrics_url": ("router=http://h:2",),
-    "num_warmups": ("wave",),
-    "otel": ("http://localhost:4318", "http://localhost:4318/v1/traces"),
-    "output_dist": ("uniform:min=1,max=9",),
-    "power_url": ("http://node:9400/metrics",),
-    "preset": ("instant",),
-    "profile": ("smoke", "smoke,,low-load"),
-    "prometheus": ("9464", "0.0.0.0:9464", "70000"),
-    "ramp_up_strategy": ("linear",),
-    "receive_spans": ("4318",),
-    "request_id_prefix": ("a-", "a b"),
-    "request_rate": ("inf",),
-    "schedule": ("rate 2 for 60s, 8 for 60s", "concurrency 1 to 4 over 120s", "rate 2"),
-    "session_header": ("X-Session-ID", "host"),
-    "shard": ("0/4", "4/4"),
-    "slo": ("ttft p90 < 500ms",),
-    "source_address": ("127.0.0.2,127.0.0.3",),
-    "start_at": ("1700000000.5", "2026-01-31T12:00:00Z", "2026-01-31T12:00:00"),
-    "temperature": ("0.7",),
-    "think_time": ("3",),
-    "trace": ("trace.jsonl",),
-    "trace_format": ("mooncake",),
-    "trace_replay": ("closed",),
-    "transport": ("httpx",),
-    "turn_delays": ("none", "2000"),
-    "workers": ("auto", "4096", "4097"),
-}
+FITTING = TABLES["fitting"]
 # A value of a key that is not its default, where 4 is none: each is tried with each.
-SET: dict[str, Any] = {
-    "assistant": "live", "backend": "openai-chat", "bursts": "50 every 10s", "cancel_after": "50tok",
-    "cancel_rate": "10%", "chat_template_kwargs": {"a": 1}, "compat": "sglang",
-    "classes": [{"name": "a", "share": 100.0, "input_len": 8, "output_len": 2}], "continuous_usage": True,
-    "cooldown": "5", "dataset_category": "x", "dataset_name": "sharegpt", "dataset_path": "rows.jsonl",
-    "description": "x", "disable_shuffle": True, "duration": 60.0, "exact_rate": False,
-    "extra_body": {"a": 1},
-    "goodput": ["ttft:500"], "ignore_eos": False, "image_dir": "x", "image_format": "png",
-    "image_size": "1024x768", "images": "2", "input_dist": "uniform:min=1,max=9",
-    "ladder": [512], "metric_percentiles": "50", "min_p": 0.5, "name": "x", "no_oversample": True,
-    "num_warmups": "wave", "output_dist": "uniform:min=1,max=9", "percentile_metrics": "ttft",
-    "prompt_corpus": "x", "prompt_format": "text-vllm-0.9", "ramp_up_end_rps": 8.0, "ramp_up_start_rps": 2.0,
-    "ramp_up_strategy": "linear", "random_mm_bucket_config": "x", "random_mm_limit_mm_per_prompt": "x",
-    "random_mm_num_mm_items_range_ratio": 0.5, "range_ratio": "0.5",
-    "schedule": "concurrency 1 to 4 over 60s",
-    "self_timed": False, "session_header": "X-Session-ID", "skip_chat_template": True,
-    "slo": "ttft p90 < 5ms",
-    "stream": False, "table": "throughput", "think_time": "1", "timed_trace_label_hash_ids": "x",
-    "timed_trace_label_input_length": "x", "timed_trace_label_output_length": "x",
-    "timed_trace_label_timestamp": "x", "top_p": 0.5, "trace": "trace.jsonl", "trace_format": "mooncake",
-    "trace_jitter": "uniform", "trace_replay": "closed", "trace_too_long": "clip", "trace_window": "1:2",
-    "turn_delays": "none", "warmup": "5",
-}  # fmt: skip
+SET = TABLES["set"]
 _RAMP = {"ramp_up_strategy": "linear", "ramp_up_start_rps": 1.0, "ramp_up_end_rps": 8.0}
 _LONG = {"name": "long", "share": "30%", "input_len": 80, "output_len": 20}
 _SHORT = {"name": "short", "share": 70, "input_len": 5, "output_len": 2}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from builders.loops import loop_over, loop_over_named
+from builders.loops import loop_over, loop_over_named, read_tables
 from loadgen.engines.refusals import (
     FEATURES,
     FIELDS,
@@ -24,10 +23,10 @@ from loadgen.engines.refusals import (
     suggest_removal,
 )
 
-# Errors from public reports of each API's answers, with our fields for theirs where those were other ones (of
-# LiteLLM, Cohere and the server in Rust from memory, not their exact bytes). An unclear one is about a value, or
-# a limit: whether a run may go without is for a person to say.
-WORDS = json.loads((Path(__file__).parents[1] / "data" / "refusals.json").read_text("utf-8"))
+# Errors from public reports of each API's answers, with our fields for theirs where those were other ones; of
+# LiteLLM, Cohere and the server in Rust from memory, not their exact bytes. An unclear one is about a value,
+# or a limit: whether a run may go without is for a person to say.
+WORDS = read_tables("refusals")
 SENT = list_paths(
     {
         "model": "m",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builders.loops import loop_over, loop_over_named
+from builders.loops import loop_over, loop_over_named, read_tables
 from builders.recorded_sensors import DATA, tree
 from loadgen.host.jetson import Board, find_board
+
+TABLES = read_tables("jetson")
 
 
 def recorded(root: Path, name: str) -> Board:
@@ -15,26 +17,7 @@ def recorded(root: Path, name: str) -> Board:
     return found
 
 
-@loop_over_named(
-    ("name", "total", "under"),
-    {
-        "AGX Orin: three rails, the memory's is in the third": (
-            "agx_orin",
-            {"VDD_CPU_CV": 14.315, "VDD_GPU_SOC": 3.146, "VIN_SYS_5V0": 4.968},
-            {"VDDQ_VDD2_1V8AO": 1.093},
-        ),
-        "Orin NX: the module's input": (
-            "orin_nx",
-            {"VDD_IN": 30.096},
-            {"VDD_CPU_GPU_CV": 15.024, "VDD_SOC": 5.008},
-        ),
-        "Thor: the board's input, by an INA238": (
-            "agx_thor",
-            {"VIN": 20.986},
-            {"VDD_CPU_SOC_MSS": 5.957, "VDD_GPU": 0.397, "VIN_SYS_5V0": 6.521},
-        ),
-    },
-)
+@loop_over_named(("name", "total", "under"), TABLES["rails"])
 def test_the_total_counts_each_rail_once(
     tmp_path: Path, name: str, total: dict[str, float], under: dict[str, float]
 ) -> None:
@@ -71,34 +54,7 @@ def test_orin_tells_the_gpu_s_own_heat_and_clock(tmp_path: Path) -> None:
     assert (reading.held_back, reading.missing) == ((), ())
 
 
-@loop_over(
-    ("name", "facts"),
-    [
-        (
-            "agx_orin",
-            {
-                "jetson": "NVIDIA Jetson AGX Orin Developer Kit",
-                "jetson_linux": "R36.4.0",
-                "jetpack": "6.1+b123",
-                "jetson_power_mode": "MODE_30W (2)",
-                "power_rails": "VDD_CPU_CV + VDD_GPU_SOC + VIN_SYS_5V0",
-            },
-        ),
-        (
-            "agx_thor",
-            {
-                "jetson": "NVIDIA Jetson AGX Thor Developer Kit",
-                "jetson_linux": "R38.4.0",
-                "jetson_power_mode": "120W (1)",
-                "power_rails": "VIN",
-            },
-        ),
-        (
-            "orin_nx",
-            {"jetson": "NVIDIA Jetson Orin NX Engineering Reference Developer Kit", "power_rails": "VDD_IN"},
-        ),
-    ],
-)
+@loop_over(("name", "facts"), TABLES["facts"])
 def test_facts_name_the_board_its_mode_and_its_total(
     tmp_path: Path, name: str, facts: dict[str, str]
 ) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pynvml
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.recorded_sensors import RecordedNvml
 from loadgen.host.nvml import Gpus, find_gpus
 from loadgen.host.sensor import Reading
+
+TABLES = read_tables("nvml")
 
 
 def test_a_server_s_gpus_tell_everything() -> None:
@@ -52,35 +54,7 @@ def test_without_an_energy_counter_power_is_read_instances_are_summed() -> None:
     assert (reading.held_back, reading.missing) == ((), ())
 
 
-@loop_over(
-    ("recorded", "facts"),
-    [
-        (
-            "h200",
-            {
-                "gpu": "2 × NVIDIA H200",
-                "gpus": "2",
-                "gpu_driver": "570.124.06",
-                "gpu_cuda": "12.8",
-                "gpu_power_limit": "700 W",
-                "gpu_memory": "140.4 GiB",
-            },
-        ),
-        ("thor", {"gpu": "NVIDIA Thor", "gpus": "1", "gpu_driver": "580.00", "gpu_cuda": "13.0"}),
-        (
-            "mig_old",
-            {
-                "gpu": "NVIDIA A100-SXM4-80GB",
-                "gpus": "1",
-                "gpu_driver": "470.57.02",
-                "gpu_cuda": "11.4",
-                "gpu_power_limit": "400 W",
-                "gpu_memory": "80.0 GiB",
-                "gpu_mig": "on",
-            },
-        ),
-    ],
-)
+@loop_over(("recorded", "facts"), TABLES["facts"])
 def test_facts_are_what_is_told(recorded: str, facts: dict[str, str]) -> None:
     assert Gpus(RecordedNvml(recorded)).facts() == facts
 

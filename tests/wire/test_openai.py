@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from builders import recorded
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.base.errors import UsageError
 from loadgen.wire.openai import (
     CLOSING,
@@ -20,6 +20,8 @@ from loadgen.wire.openai import (
     Dialect,
     read_remark,
 )
+
+TABLES = read_tables("openai")
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
 
@@ -102,25 +104,7 @@ def test_an_error_in_a_message_is_told_with_its_code(message: dict[str, Any], fa
         assert dialect.read_messages(msgspec.json.encode(message))[0].read_fault() == fault
 
 
-@loop_over(
-    ("message", "fault"),
-    [
-        ({"object": "error", "message": "no", "type": "x", "code": 400}, "400: no"),
-        ({"message": {"detail": "no"}, "code": None}, "no"),
-        ({"message": ""}, "an error without a message"),
-        ({"detail": "worker died"}, "worker died"),
-        ({"detail": [{"msg": "bad"}], "code": "x"}, 'x: [{"msg":"bad"}]'),
-        ({"detail": None, "message": None, "code": 7}, None),
-        ({"detail": False}, None),
-        ({"errors": [{"code": 1, "message": "no"}], "success": False}, '[{"code":1,"message":"no"}]'),
-        ({"errors": []}, None),
-        ({"error_code": 17, "error_msg": "no"}, "no"),
-        ({"code": 7, "msg": "no"}, "7: no"),
-        ({"message": {"role": "assistant", "content": "a"}, "done": False}, None),
-        ({"status": "alive"}, None),
-        ([1], None),
-    ],
-)
+@loop_over(("message", "fault"), TABLES["remarks"])
 def test_what_says_nothing_else_may_say_what_went_wrong(message: Any, fault: str | None) -> None:
     assert read_remark(msgspec.json.encode(message)) == fault
 

@@ -9,7 +9,7 @@ import pytest
 
 from builders import recorded
 from builders.data_files import jsonl
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.base.errors import UsageError
 from loadgen.base.structs import replace
 from loadgen.base.urls import ApiPlace, choose_key_headers, parse_base_url
@@ -18,10 +18,12 @@ from loadgen.features.apis.messages_api import Messages, convert_body
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan, list_api_headers
 from loadgen.plan.request_sources import ModelTarget, Seed
-from loadgen.records.record import UNKNOWN, Record
+from loadgen.records.record import Record
 from loadgen.run.command.credentials import collect_credentials
 from loadgen.run.command.options import parse
 from loadgen.transport.failure import FailureKind
+
+TABLES = read_tables("messages_api")
 
 HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -122,24 +124,7 @@ TINY = " actually_leveles <<_level keysmac IndexError"
 LONG = "ition Current ite polllims READVarition"
 
 
-@loop_over(
-    ("name", "prompt", "cached", "tokens", "text"),
-    [
-        ("vllm-0.32/messages_stream", 19, 0, [1] * 8, TINY),
-        ("vllm-0.32/messages_created_stream", 501, 0, [1] * 8, LONG),
-        ("vllm-0.32/messages_cached_stream", 501, 480, [1, 1, 1, 1, 1, 1, 2], LONG),
-        ("vllm-0.32/messages_thinking_stream", 19, UNKNOWN, [1, 1, 1, 1, 1, 1, 2], TINY),
-        ("vllm-0.32/messages_nostream", 19, 0, [], TINY),
-        ("vllm-0.32/messages_thinking_nostream", 19, UNKNOWN, [], TINY),
-        ("sglang-0.5.23/messages_stream", 19, UNKNOWN, [1] * 8, TINY),
-        ("sglang-0.5.23/messages_nostream", 19, UNKNOWN, [], TINY),
-        ("sglang-0.5.23/messages_cached_stream", 501, 500, [1] * 8, LONG),
-        ("sglang-0.5.23/messages_cached_nostream", 501, 500, [], LONG),
-        ("llama-server/messages_stream", 19, 18, [1] * 8, " dete'whichstoreOROREPORTcmdste"),
-        ("llama-server/messages_nostream", 19, 3, [], " dete'whichstoreOROREPORTcmdste"),
-        ("llama-server/messages_cached_stream", 501, 500, [1] * 8, ' zlib(%unction(":(%unction(":(%'),
-    ],
-)
+@loop_over(("name", "prompt", "cached", "tokens", "text"), TABLES["recorded"])
 def test_recorded_answers_have_all_prompt_and_cached_tokens(
     name: str, prompt: int, cached: int, tokens: list[int], text: str
 ) -> None:
@@ -207,26 +192,7 @@ def test_texts_thoughts_and_calls_carry_tokens_and_nothing_else(
     assert record.visible_ns == record.arrival_ns[visible]
 
 
-@loop_over(
-    ("first", "last", "prompt", "cached"),
-    [
-        ({"input_tokens": 9}, {"output_tokens": 2}, 9, UNKNOWN),
-        ({"input_tokens": 9, "cache_read_input_tokens": 0}, {"output_tokens": 2}, 9, 0),
-        ({"input_tokens": 3, "cache_read_input_tokens": 6}, {"output_tokens": 2}, 9, 6),
-        (
-            {"input_tokens": 3, "cache_read_input_tokens": 2, "cache_creation_input_tokens": 4},
-            {"output_tokens": 2},
-            9,
-            2,
-        ),
-        ({"input_tokens": 9}, {"input_tokens": 3, "cache_read_input_tokens": 6, "output_tokens": 2}, 9, 6),
-        ({"input_tokens": 0}, {"input_tokens": 9, "output_tokens": 2}, 9, UNKNOWN),
-        ({"input_tokens": 9}, {"input_tokens": 0, "output_tokens": 2}, 9, UNKNOWN),
-        ({}, {"input_tokens": 0, "cache_read_input_tokens": 9, "output_tokens": 2}, 9, 9),
-        ({}, {"output_tokens": 2}, UNKNOWN, UNKNOWN),
-        ({"input_tokens": 2**31 - 1, "cache_read_input_tokens": 6}, {"output_tokens": 2}, UNKNOWN, UNKNOWN),
-    ],
-)
+@loop_over(("first", "last", "prompt", "cached"), TABLES["prompts"])
 def test_a_prompt_is_what_was_read_created_and_neither(
     first: dict[str, int], last: dict[str, int], prompt: int, cached: int
 ) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 import msgspec
 
 from builders import recorded
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.features.apis.responses_api import Responses, convert_body, select_new_items
 from loadgen.records.record import Record
 from loadgen.transport.failure import Failure, FailureKind
+
+TABLES = read_tables("responses_api")
 
 HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -49,24 +51,7 @@ def decode(events: list[dict[str, Any]], named: bool = True) -> Record:
     return recorded.decode("responses", [HEAD, *map(recorded.chunk, lines), b"0\r\n\r\n"], keep_text=True)
 
 
-@loop_over(
-    ("name", "prompt", "cached", "tokens", "thought", "text"),
-    [
-        ("vllm-0.32/responses_stream", 16, 0, [4, 4], 0, "BADBADBADBAD subclasses whose raw inherit"),
-        ("vllm-0.32/responses_reasoning_stream", 12, 0, [4, 4], 8, "sectionsM names):\n\nexceptitiesrbBAD"),
-        ("vllm-0.32/responses_state_first_stream", 204, 0, [1] * 8, 0, "LDoutineDecimal separator_object)"),
-        ("vllm-0.32/responses_state_next_stream", 228, 192, [1] * 8, 0, "):\n\nMLAGS couldMLAGS couldM"),
-        ("vllm-0.32/responses_tools_stream", 16, 0, [100, 100], 0, "weather{"),
-        ("vllm-0.32/responses_stop_stream", 16, 0, [1], 0, "R"),
-        ("llama-server/responses_stream", 16, 0, [1] * 8, 0, ":irites nor storaw outside param(c"),
-        ("sglang-0.5.23/responses_stream", 16, 0, [1, 2, 1, 2], 0, "BADBADBADBAD subclasses whose"),
-        ("sglang-0.5.23/responses_reasoning_stream", 131, 130, [1] * 8, 8, " charset while loop while loop"),
-        ("sglang-0.5.23/responses_state_first_stream", 204, 1, [1] * 6, 0, "LDoutineDecimal separator_obj"),
-        ("sglang-0.5.23/responses_state_next_stream", 226, 209, [1] * 6, 0, "):\n\nMLAGS couldMLAGS"),
-        ("sglang-0.5.23/responses_tools_stream", 16, 15, [198], 0, "weather"),
-        ("sglang-0.5.23/responses_stop_stream", 16, 15, [1] * 10 + [2], 0, "is_col� obibinition.\n\nVEEX "),
-    ],
-)
+@loop_over(("name", "prompt", "cached", "tokens", "thought", "text"), TABLES["streams"])
 def test_a_stream_has_its_tokens_once(
     name: str, prompt: int, cached: int, tokens: list[int], thought: int, text: str
 ) -> None:
@@ -257,30 +242,7 @@ CALLED = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "sun"}
 
 
-@loop_over(
-    ("messages", "given", "instructions"),
-    [
-        ([USER], "hi", None),
-        ([{"role": "system", "content": "s"}, USER], "hi", "s"),
-        ([{"role": "system", "content": [{"type": "text", "text": "s"}]}, USER],
-         [{"role": "system", "content": [{"type": "input_text", "text": "s"}]}, USER], None),
-        ([USER, {"role": "assistant", "content": "a"}, USER], [USER, SPOKEN, USER], None),
-        ([USER, {"role": "assistant", "content": [{"type": "text", "text": "a"}]}], [USER, SPOKEN], None),
-        ([USER, {"role": "assistant", "content": "a", "reasoning": "r"}, USER],
-         [USER, {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "r"}]},
-          SPOKEN, USER], None),
-        ([USER, {"role": "assistant", "content": None, "tool_calls": [CALL]},
-          {"role": "tool", "tool_call_id": "c1", "content": "sun"}], [USER, CALLED, RESULT], None),
-        ([USER, {"role": "assistant", "content": ""}, USER],
-         [USER, {**SPOKEN, "content": [{**PART, "text": ""}]}, USER], None),
-        ([{"role": "user", "content": [{"type": "text", "text": "t"},
-                                       {"type": "image_url", "image_url": {"url": "data:x", "detail": "low"}},
-                                       {"type": "input_audio", "input_audio": {}}]}],
-         [{"role": "user", "content": [{"type": "input_text", "text": "t"},
-                                       {"type": "input_image", "image_url": "data:x", "detail": "low"},
-                                       {"type": "input_audio", "input_audio": {}}]}], None),
-    ],
-)  # fmt: skip
+@loop_over(("messages", "given", "instructions"), TABLES["items"])
 def test_messages_become_items(messages: list[Any], given: Any, instructions: str | None) -> None:
     request = convert_body({"model": "m", "messages": messages})
     assert request["input"] == given
@@ -288,26 +250,7 @@ def test_messages_become_items(messages: list[Any], given: Any, instructions: st
     assert "messages" not in request
 
 
-@loop_over(
-    ("chat", "own"),
-    [
-        ({"max_tokens": 5}, {"max_output_tokens": 5}),
-        ({"max_completion_tokens": 5}, {"max_output_tokens": 5}),
-        ({"max_output_tokens": 5, "temperature": 0.5}, {"max_output_tokens": 5, "temperature": 0.5}),
-        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]},
-         {"tools": [{"type": "function", "name": "f", "parameters": {}}]}),
-        ({"tool_choice": "required"}, {"tool_choice": "required"}),
-        ({"tool_choice": {"type": "function", "function": {"name": "f"}}},
-         {"tool_choice": {"type": "function", "name": "f"}}),
-        ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}}},
-         {"text": {"format": {"type": "json_schema", "name": "n", "schema": {}}}}),
-        ({"response_format": {"type": "json_object"}}, {"text": {"format": {"type": "json_object"}}}),
-        ({"reasoning_effort": "low"}, {"reasoning": {"effort": "low"}}),
-        ({"logprobs": True, "top_logprobs": 2},
-         {"include": ["message.output_text.logprobs"], "top_logprobs": 2}),
-        ({"stream_options": {"include_usage": True}, "logprobs": False}, {}),
-    ],
-)  # fmt: skip
+@loop_over(("chat", "own"), TABLES["fields"])
 def test_fields_have_their_other_names(chat: dict[str, Any], own: dict[str, Any]) -> None:
     assert convert_body({"messages": [USER], **chat}) == {"input": "hi", **own}
 

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from builders.data_files import jsonl, planned
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.required import require
 from loadgen import cli
 from loadgen.engines.engines import ENGINES
 from loadgen.features.data import row_kinds
 from loadgen.plan import plan, profile, trace_heads
 from loadgen.plan.request_sources import ModelTarget, Seed
+
+TABLES = read_tables("data_command")
 
 DATA = Path(__file__).parents[2] / "data" / "datasets"
 
@@ -39,26 +41,7 @@ def as_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     return found
 
 
-@loop_over(
-    ("words", "lines"),
-    [
-        (
-            "--num-prompts 5",
-            [
-                "kind          random, sent as ids to /v1/completions",
-                "requests      5",
-                "prompts       1,024 tokens each",
-                "answers       128 tokens each",
-                "arrivals      all at once",
-            ],
-        ),
-        ("--num-prompts 100 --random-range-ratio 0.5 --input-len 100 --max-concurrency 4",
-         ["prompts       P50 101, P90 143, P99 149, max 150 tokens; mean 99.6, sd 29.9, min"]),
-        ("--max-concurrency 4", ["arrivals      as answers come, 4 at a time"]),
-        ("--request-rate 10 --burstiness inf --num-prompts 11",
-         ["arrivals      1.0 s, 10 requests/s; coefficient of variation of the gaps 0.00"]),
-    ],
-)  # fmt: skip
+@loop_over(("words", "lines"), TABLES["random"])
 def test_random_prompts_are_shown(words: str, lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     printed = shown(capsys, *words.split()).splitlines()
     assert [line for line in lines if line not in printed] == []
@@ -74,29 +57,7 @@ def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert found == as_json(capsys, "--num-prompts", "3", "--input-len", "4", "--request-rate", "2")
 
 
-@loop_over(
-    ("words", "message"),
-    [
-        ("f.jsonl --trace g", "f.jsonl and --trace are two files: leave out one of them"),
-        ("f.jsonl --dataset-path g", "f.jsonl and --dataset-path are two files"),
-        ("--profile smoke,chat", "--profile: one profile at a time"),
-        ("--base-url http://h:1", "unknown flag --base-url"),
-        ("--dataset-name sharegpt --dataset-path s.json",
-         "--dataset-name sharegpt counts and filters its rows by tokens, which needs a tokenizer, and "
-         "none is given: pass --tokenizer with a directory or a name of the Hugging Face Hub (the model's "
-         "own, or one like it: usage then has the server's count)\n"),
-        ("--dataset-name custom --dataset-path c.jsonl --backend openai",
-         "--dataset-name custom renders the model's chat template here, as vLLM does, which needs a "
-         "tokenizer, and none is given: pass --tokenizer, or"),
-        ("--dataset-name sharegpt --dataset-path s.json --model m", "--dataset-name sharegpt counts and "
-         "filters its rows by tokens, which needs a tokenizer, and none of m is on this machine: pass"),
-        ("--prompt-format corpus",
-         "--prompt-format corpus sends text, which needs a tokenizer, and none is given: pass"),
-        ("--hf-split x", "--hf-split of `vllm bench serve` is not supported"),
-        ("--export-requests .", "--export-requests .: is a directory: give the name of a file"),
-        ("--export-requests no/f.jsonl", "--export-requests: cannot write no/f.jsonl: No such file"),
-    ],
-)  # fmt: skip
+@loop_over(("words", "message"), TABLES["refusals"])
 def test_what_cannot_be_shown_is_one_line(
     words: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

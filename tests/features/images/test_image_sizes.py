@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.features.images import image_sizes
 from loadgen.features.images.image_sizes import ImageSizes, parse_counts, parse_sizes
+
+TABLES = read_tables("image_sizes")
 
 RNG = np.random.default_rng
 
@@ -52,30 +54,7 @@ def test_a_number_of_images_that_is_none_is_refused(text: str) -> None:
         parse_counts(text)
 
 
-@loop_over(
-    ("keys", "size", "images"),
-    [
-        ({}, "256x256 50%, 1280x720 50%", "1"),
-        ({"random_mm_bucket_config": "{(768, 1024, 1): 1.0}"}, "1024x768 100%", "1"),
-        ({"random_mm_bucket_config": "{(4, 8, 1): 2, '(2, 2, 1)': 6}"}, "8x4 25%, 2x2 75%", "1"),
-        ({"random_mm_base_items_per_request": 3}, "256x256 50%, 1280x720 50%", "3"),
-        (
-            {"random_mm_base_items_per_request": 3, "random_mm_num_mm_items_range_ratio": 0.5},
-            "256x256 50%, 1280x720 50%",
-            "1-5",
-        ),
-        (
-            {
-                "random_mm_base_items_per_request": 2,
-                "random_mm_num_mm_items_range_ratio": 1.0,
-                "random_mm_limit_mm_per_prompt": '{"image": 3, "video": 0}',
-            },
-            "256x256 50%, 1280x720 50%",
-            "0-3",
-        ),
-        ({"image_size": "64x64", "images": "2"}, "64x64", "2"),
-    ],
-)
+@loop_over(("keys", "size", "images"), TABLES["random mm"])
 def test_vllms_random_mm_is_written_in_our_settings(keys: dict[str, Any], size: str, images: str) -> None:
     filled = {"dataset_name": "random-mm", **keys}
     image_sizes.fill_keys(filled)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.required import require
 from loadgen.features.roofline.machines import (
     choose_machine,
@@ -14,28 +14,9 @@ from loadgen.features.roofline.machines import (
     recognise_machine,
 )
 
-NAMES = {
-    "NVIDIA H20": "h20-96gb",
-    "NVIDIA H20-3e": "h20-141gb",
-    "NVIDIA A100-SXM4-80GB": "a100-80gb",
-    "NVIDIA A100-SXM4-40GB": "a100-40gb",
-    "NVIDIA A100 80GB PCIe": "a100-80gb-pcie",
-    "NVIDIA H100 80GB HBM3": "h100",
-    "NVIDIA H100 PCIe": "h100-pcie",
-    "NVIDIA H200": "h200",
-    "NVIDIA Thor": "jetson-thor",
-    "Orin (nvgpu)": "jetson-agx-orin",
-    "NVIDIA GB10": "gb10",
-    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": "rtx-pro-6000",
-    "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition": "rtx-pro-6000-max-q",
-    "NVIDIA GeForce RTX 4090": "rtx-4090",
-    "NVIDIA L4": "l4",
-    "NVIDIA L40S": "l40s",
-    "NVIDIA A10G": "a10g",
-    "Tesla T4": "t4",
-    "Tesla V100-SXM2-32GB": "v100",
-    "H20-96GB": "h20-96gb",
-}
+TABLES = read_tables("machines")
+
+NAMES = TABLES["names"]
 
 
 def test_every_machine_names_its_source_and_is_found_by_its_own_key() -> None:

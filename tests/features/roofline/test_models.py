@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named, read_tables
 from loadgen.base.errors import UsageError
 from loadgen.features.roofline.models import (
     find_architecture,
@@ -21,6 +21,8 @@ from loadgen.features.roofline.models import (
     read_rows,
     split_gguf,
 )
+
+TABLES = read_tables("models")
 
 QWEN3_8B = Path(__file__).parents[2] / "data" / "configs" / "qwen3-8b.json"
 
@@ -53,26 +55,7 @@ def test_the_parameters_to_the_million(key: str, total: int, non_embedding: int)
 
 
 # Names of the published pages and of hubs, the row, and how the weights are stored.
-NAMES = {
-    "Qwen3-8B": ("Qwen3-8B", ""),
-    "Qwen/Qwen3-8B-FP8": ("Qwen3-8B", "FP8"),
-    "/models/Qwen3-8B-GPTQ-Int4": ("Qwen3-8B", "GPTQ-Int4"),
-    "Qwen3-8B-GPTQ-Int8": ("Qwen3-8B", "GPTQ-Int8"),
-    "Qwen3-8B-AWQ": ("Qwen3-8B", "AWQ"),
-    "Qwen3-8B-GGUF": ("Qwen3-8B", "GGUF"),
-    "Qwen3-8B-Q4_K_M.gguf": ("Qwen3-8B", "Q4_K_M"),
-    "Qwen3-8B-Int4-W4A16": ("Qwen3-8B", "Int4-W4A16"),
-    "Qwen3-8B-quantized.w8a8": ("Qwen3-8B", "quantized.w8a8"),
-    "Qwen3-8B-FP8-dynamic": ("Qwen3-8B", "FP8-dynamic"),
-    "models--Qwen--Qwen3-8B-FP8/snapshots/abc": ("Qwen3-8B", "FP8"),
-    "Qwen3-Coder-30B-A3B-Instruct-AWQ-8bit": ("Qwen3-Coder-30B-A3B", "AWQ-8bit"),
-    "Qwen3-30B-A3B-Instruct-2507-FP8": ("Qwen3-30B-A3B", "FP8"),
-    "Qwen2-72B-Instruct": ("Qwen2.5-72B", ""),
-    "Gemma-3-12B-it-AWQ": ("gemma-3-12b", "AWQ"),
-    "GLM-4-9B-Chat-1M": ("glm-4-9b-chat-1m", ""),
-    "EXAONE-3.5-7.8B": ("EXAONE-3.5-7.8B", ""),
-    "Meta-Llama-3.1-8B-Instruct-FP8": ("Llama-3.1-8B", "FP8"),
-}
+NAMES = TABLES["names"]
 
 
 @loop_over("name", NAMES)
@@ -111,38 +94,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-@loop_over(
-    ("changes", "expected"),
-    [
-        pytest.param({}, {"kv_heads": 4, "head_dim": 16, "tied": False, "window": 0}, id="what is not said"),
-        pytest.param({"num_key_value_heads": 2, "head_dim": 32}, {"kv_heads": 2, "head_dim": 32},
-         id="grouped"),
-        pytest.param({"tie_word_embeddings": True}, {"tied": True}, id="tied"),
-        pytest.param({"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"] * 3},
-         {"window": 8, "window_layers": 3}, id="layers listed"),
-        pytest.param({"sliding_window": 8}, {"window": 8, "window_layers": 6}, id="every layer has a window"),
-        pytest.param({"model_type": "qwen3", "sliding_window": 8, "max_window_layers": 2},
-         {"window": 0, "window_layers": 0}, id="qwen's window is off"),
-        pytest.param(
-            {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "mlp_only_layers": [0]},
-            {"experts": 8, "experts_per_token": 2, "expert_intermediate": 32, "dense_layers": 1},
-            id="experts",
-        ),
-        pytest.param({"num_local_experts": 8, "num_experts_per_tok": 2},
-         {"experts": 8, "expert_intermediate": 128, "dense_layers": 0}, id="experts as Mixtral has them"),
-        pytest.param(
-            {
-                "n_routed_experts": 8,
-                "num_experts_per_tok": 2,
-                "moe_intermediate_size": 32,
-                "n_shared_experts": 2,
-                "first_k_dense_replace": 3,
-            },
-            {"experts": 8, "shared_intermediate": 64, "dense_layers": 3},
-            id="experts as DeepSeek has them",
-        ),
-    ],
-)  # fmt: skip
+@loop_over_named(("changes", "expected"), TABLES["families"])
 def test_families_say_the_same_in_other_words(changes: dict[str, Any], expected: dict[str, Any]) -> None:
     shape = parse_architecture({**SMALL, **changes}, "a config")
     assert {name: getattr(shape, name) for name in expected} == expected

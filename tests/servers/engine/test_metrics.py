@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen_servers.engine.metrics import Histogram, Metrics
 from loadgen_servers.engine.scheduler import Limits, Scheduler, Sequence
 from loadgen_servers.engine.step_times import FittedTiming
+
+TABLES = read_tables("engine_metrics")
 
 MS = 1_000_000
 
@@ -30,31 +32,7 @@ def samples(text: bytes) -> dict[str, float]:
     return {name: float(value) for name, _, value in rows}
 
 
-@loop_over(("name", "value"), [
-    ('vllm:num_requests_running{engine="0",model_name="m"}', 0),
-    ('vllm:num_requests_waiting{engine="0",model_name="m"}', 0),
-    ('vllm:kv_cache_usage_perc{engine="0",model_name="m"}', 0),
-    ('vllm:prompt_tokens_total{engine="0",model_name="m"}', 130),
-    ('vllm:generation_tokens_total{engine="0",model_name="m"}', 9),
-    ('vllm:request_success_total{engine="0",finished_reason="length",model_name="m"}', 3),
-    ('vllm:request_success_total{engine="0",finished_reason="stop",model_name="m"}', 0),
-    ('vllm:prompt_tokens_by_source_total{engine="0",model_name="m",source="local_compute"}', 130),
-    ('vllm:prompt_tokens_by_source_total{engine="0",model_name="m",source="local_cache_hit"}', 0),
-    ('vllm:prefix_cache_queries_total{engine="0",model_name="m"}', 130),
-    ('vllm:prefix_cache_hits_total{engine="0",model_name="m"}', 0),
-    ('vllm:num_preemptions_total{engine="0",model_name="m"}', 0),
-    ('vllm:time_to_first_token_seconds_count{engine="0",model_name="m"}', 3),
-    ('vllm:time_to_first_token_seconds_sum{engine="0",model_name="m"}', 0.03),
-    ('vllm:time_to_first_token_seconds_bucket{engine="0",le="0.005",model_name="m"}', 0),
-    ('vllm:time_to_first_token_seconds_bucket{engine="0",le="0.01",model_name="m"}', 3),
-    ('vllm:inter_token_latency_seconds_count{engine="0",model_name="m"}', 6),
-    ('vllm:inter_token_latency_seconds_sum{engine="0",model_name="m"}', 0.06),
-    ('vllm:inter_token_latency_seconds_bucket{engine="0",le="+Inf",model_name="m"}', 6),
-    ('vllm:request_time_per_output_token_seconds_count{engine="0",model_name="m"}', 2),
-    ('vllm:request_time_per_output_token_seconds_sum{engine="0",model_name="m"}', 0.02),
-    ('vllm:e2e_request_latency_seconds_sum{engine="0",model_name="m"}', 0.09),
-    ('vllm:request_queue_time_seconds_sum{engine="0",model_name="m"}', 0),
-])  # fmt: skip
+@loop_over(("name", "value"), TABLES["after three requests"])
 def test_after_three_requests(name: str, value: float) -> None:
     metrics, scheduler = served([(100, 5), (20, 3), (10, 1)])
     assert samples(metrics.text(scheduler))[name] == pytest.approx(value)

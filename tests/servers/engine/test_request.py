@@ -7,8 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen_servers.engine.request import GenerationRequest, Refusal, ServedModel, parse, whole_tokens
+
+TABLES = read_tables("engine_request")
 
 SERVED = ServedModel("m", max_model_len=100, vocab_size=1000)
 
@@ -17,26 +19,7 @@ def ask(chat: bool = False, served: ServedModel = SERVED, **body: Any) -> Genera
     return parse(msgspec.json.encode(body), chat, served)
 
 
-PROMPTS = {
-    "ids": ({"prompt": [1, 2, 3]}, 3),
-    "a list of one list": ({"prompt": [[1, 2, 3, 4]]}, 4),
-    "text: bytes / 4, rounded up": ({"prompt": "The quick brown fox"}, 5),
-    "text beyond ASCII": ({"prompt": "é" * 4}, 2),
-    "chat: template and text": ({"messages": [{"role": "user", "content": "Hello there"}]}, 11),
-    "chat: parts": (
-        {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hello there"}]}]},
-        11,
-    ),
-    "chat: Anthropic's system": ({"system": "Hi", "messages": [{"role": "user", "content": ""}]}, 14),
-    "chat: Anthropic's system in parts": (
-        {"system": [{"type": "text", "text": "Hi"}], "messages": [{"role": "user", "content": ""}]},
-        14,
-    ),
-    "chat: two messages": (
-        {"messages": [{"role": "system", "content": "Hi"}, {"role": "user", "content": ""}]},
-        14,
-    ),
-}
+PROMPTS = TABLES["prompts"]
 
 
 @loop_over(("body", "tokens"), PROMPTS.values())
@@ -144,30 +127,7 @@ def test_a_text_fills_whole_tokens(text: str, tokens: int) -> None:
     assert whole_tokens(text).rstrip(b"\0") == text.encode()
 
 
-SAME_BEGINNING = {
-    "ids": ({"prompt": list(range(40))}, {"prompt": [*range(32), 7, 8]}, 2),
-    "ids that differ at once": ({"prompt": list(range(40))}, {"prompt": [9, *range(1, 40)]}, 0),
-    "ids that differ in the second block": ({"prompt": list(range(40))}, {"prompt": [*range(31), 99, 32]}, 1),
-    "ids after other ids": ({"prompt": [1] * 32}, {"prompt": [2] * 16 + [1] * 16}, 0),
-    "texts": ({"prompt": "a" * 128 + "b"}, {"prompt": "a" * 128 + "c" * 64}, 2),
-    "chats that go on": (
-        {"messages": [{"role": "user", "content": "Hello there" * 10}]},
-        {
-            "messages": [
-                {"role": "user", "content": "Hello there" * 10},
-                {"role": "assistant", "content": "Hello"},
-                {"role": "user", "content": "Bye"},
-            ]
-        },
-        2,
-    ),
-    "what one chats and another completes": (
-        {"prompt": "Hello there" * 10},
-        {"messages": [{"role": "user", "content": "Hello there" * 10}]},
-        0,
-    ),
-    "less than a block": ({"prompt": [1] * 15}, {"prompt": [1] * 15}, 0),
-}
+SAME_BEGINNING = TABLES["same beginning"]
 
 
 @loop_over(("one", "other", "shared"), SAME_BEGINNING.values())

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen_servers.launch.launchers import LAUNCHERS
 from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec
+
+TABLES = read_tables("launchers")
 
 SPEC = ServerSpec(model="Qwen/Qwen3-8B", port=8123)
 VLLM_ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_SERVER_DEV_MODE": "1"}
@@ -67,25 +69,7 @@ def command(engine: str, venv: Path, **asked: Any) -> Command:
 SPANS = "http://127.0.0.1:4318/v1/traces"
 BY_HTTP = {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}
 # What is asked, and what is said of it: after the port, before the caller's own arguments.
-VLLM = [
-    ({}, []),
-    ({"served_model_name": "qwen3"}, ["--served-model-name", "qwen3"]),
-    ({"context_len": 32768}, ["--max-model-len", "32768"]),
-    ({"memory_fraction": 0.9}, ["--gpu-memory-utilization", "0.9"]),
-    ({"tensor_parallel": 2}, ["--tensor-parallel-size", "2"]),
-    ({"quantization": "fp8"}, ["--quantization", "fp8"]),
-    ({"seed": 0}, ["--seed", "0"]),
-    ({"max_running": 8}, ["--max-num-seqs", "8"]),
-    ({"skip_tokenizer": True}, ["--skip-tokenizer-init"]),
-    ({"prefix_caching": True}, ["--enable-prefix-caching"]),
-    ({"prefix_caching": False}, ["--no-enable-prefix-caching"]),
-    ({"trace_directory": "/traces"},
-     ["--profiler-config", '{"profiler": "torch", "torch_profiler_dir": "/traces"}']),
-    ({"spans_url": SPANS}, ["--otlp-traces-endpoint", SPANS]),
-    ({"arguments": ("--max-model-len", "1")}, ["--max-model-len", "1"]),
-    ({"context_len": 9, "arguments": ("--max-model-len", "1")},
-     ["--max-model-len", "9", "--max-model-len", "1"]),
-]  # fmt: skip
+VLLM = TABLES["vllm"]
 SGLANG = [
     ({}, ["--enable-metrics"]),
     ({"skip_tokenizer": True}, ["--skip-tokenizer-init", "--enable-metrics"]),
