@@ -8,12 +8,16 @@ from pathlib import Path
 from loadgen.settings import vllm_flags
 
 _PAGE = Path(__file__).parents[2] / "docs" / "from-others.md"
-_ROW = re.compile(r"^\| `(-[\w-]+)` \| ([a-z ]+) \| (.*) \|$", re.MULTILINE)
+_ROW = re.compile(r"^\| (`-.*?`) \| (?:(same|differs|refused)(?:: )?)?(.*) \|$", re.MULTILINE)
 
 
 def _read_flags(client: str) -> list[tuple[str, str, str]]:
     section = _PAGE.read_text("utf-8").partition(f"\n## {client}\n")[2].partition("\n## ")[0]
-    return _ROW.findall(section)
+    return [
+        (flag, what or "another name", words)
+        for flags, what, words in _ROW.findall(section)
+        for flag in flags.replace("`", "").split(", ")
+    ]
 
 
 # By client: (flag, what it is here, remark) of each flag.
