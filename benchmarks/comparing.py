@@ -56,14 +56,10 @@ _HEADS = [f"{rows} and the baseline, %" for rows in ROWS]
 _HEAD = (
     "# How often a comparison is wrong",
     "",
-    "Written by `python benchmarks/comparing.py`; every figure of this page is from one run of it.",
-    "",
-    "Each simulated campaign goes through the code that judges a real one"
-    " (`loadgen/study/compare`). Its runs are real, of one server and one checkpoint, resampled in"
-    " stretches that keep their order; or they are synthetic, and a percentage is"
-    " the spread of a run. Every arm has a run in each repeat, in ABBA order, paired by repeat."
-    " Intervals are of the simulation, at 95 % (Clopper, Pearson): they do not cover the variation"
-    " between series of real runs.",
+    "Written by one run of `python benchmarks/comparing.py`. Simulated campaigns go through the code that"
+    " judges real ones; their runs are synthetic with the given spread, or real runs of one checkpoint,"
+    " resampled in stretches that keep their order. Every arm has a run in each repeat, in ABBA order,"
+    " paired by repeat. Brackets are 95 % intervals of the simulation (Clopper, Pearson).",
 )
 Outcomes = NDArray[Any]  # one campaign an element, of _FIELDS
 
@@ -156,9 +152,9 @@ def no_difference(campaigns: int) -> list[str]:
     return [
         "## Where no row differs",
         "",
-        f"Of {campaigns:,} campaigns per cell, the share in which any row is called faster or slower: after"
-        " five repeats → then, or after the repeats that were then requested. And how often the first 95 %"
-        " interval of a ratio contains the true one.",
+        f"False verdicts: the share of {campaigns:,} campaigns per cell in which any row is called faster or"
+        " slower, after five repeats → including the repeats then requested. *Holds*: how often the first"
+        " 95 % interval of a ratio contains the true one.",
         "",
         *markdown(("runs", "margin", "holds, %", *_HEADS), lines),
         "",
@@ -176,9 +172,8 @@ def as_long_as_it_asks(campaigns: int) -> list[str]:
     return [
         "## Asked again and again",
         "",
-        f"The same share for {_PLAIN.name}, where requested repeats are made until none are requested,"
-        f" up to {_MOST_LOOKS} looks: {campaigns:,} campaigns per cell. alpha is divided by three looks: with"
-        " more looks, or fewer than five repeats at first, 5 % is not guaranteed.",
+        f"False verdicts of {_PLAIN.name}, if requested repeats are made up to {_MOST_LOOKS} times. alpha is"
+        " divided by three looks: with more, or fewer than five repeats at first, 5 % is not guaranteed.",
         "",
         *markdown(("repeats at first", *_HEADS), lines),
     ]
@@ -196,9 +191,8 @@ def a_difference(campaigns: int) -> list[str]:
     return [
         "## Where one row differs",
         "",
-        f"The verdicts on that row in {campaigns:,} campaigns, in %: after five repeats or, where any row was"
-        " undecided, after the repeats that were then requested. Where over 1000 would be needed, none are"
-        " requested, and the row stays undecided.",
+        f"The verdicts on that row in {campaigns:,} campaigns, in %, after the repeats then requested."
+        " If over 1000 would be needed, none are requested, and the row stays undecided.",
         "",
         *markdown(
             (
@@ -240,7 +234,7 @@ def without(campaigns: int) -> list[str]:
     return [
         "## Without a rule",
         "",
-        "Campaigns in which a row is called faster or slower at the first look, though none differs:",
+        "False verdicts at the first look, without one of the rules:",
         "",
         *markdown(("without it", "rows", "false, %"), lines),
     ]

@@ -78,25 +78,22 @@ _MOST_BLOCKS = 400  # comparisons and gates of a drift and a size
 _HEAD = (
     "# How often a gate is wrong",
     "",
-    "Written by `python benchmarks/gating.py`; every figure of this page is from one run of it.",
-    "",
-    "Each simulated gate goes through the code that judges a real one (`loadgen/study/gate`). One"
-    f" looks after each pair from the third on, of {MAX_PAIRS} at most, with a margin of {MARGIN:.0%}"
-    f" and alpha {ALPHA:.0%}, unless a table says otherwise. Its runs are synthetic, and a percentage"
-    " is the spread of a run; or they are real, of one server and one checkpoint, resampled in"
-    " stretches that keep their order. Which side of a pair comes first is drawn. Intervals are of the"
-    " simulation, at 95 % (Clopper, Pearson).",
+    "Written by one run of `python benchmarks/gating.py`. Simulated gates go through the code that judges"
+    f" real ones: a look after each pair from the third on, {MAX_PAIRS} pairs at most, a margin of"
+    f" {MARGIN:.0%}, alpha {ALPHA:.0%}, which side comes first drawn. Runs are synthetic with the given"
+    " spread, or real runs of one checkpoint, resampled in stretches that keep their order. Brackets are"
+    " 95 % intervals of the simulation (Clopper, Pearson).",
     "",
     "## The rule",
     "",
-    "A pair's slowdown is base ÷ new of a throughput, new ÷ base of a latency. A figure is slower where"
+    "A pair's slowdown is base ÷ new for a throughput, new ÷ base for a latency. A figure is slower if"
     " the one-sided t test of the mean logarithm against log(1 + margin) passes at alpha ÷ figures"
-    " (Holm); it is not slower where the other one-sided test passes at alpha, and the gate needs that"
-    f" of every figure (Berger 1982). Looks spend alpha · share^{SPENDING_POWER:g} of the planned pairs"
-    " (Lan, DeMets 1983), at levels by the exact law of t (Jennison, Turnbull 1991). Given runs,"
-    f" {FIRST_LOOK} a side or more, are judged at a third of alpha, in pairs or by Welch, as by"
-    " `compare`. The number of further pairs is the least with which 80 % of gates are decided, where"
-    " the truth lies about what was seen (Spiegelhalter, Freedman, Blackburn 1986).",
+    " (Holm). It is not slower if the other one-sided test passes at alpha; the gate needs that"
+    f" for every figure (Berger 1982). Looks spend alpha · share^{SPENDING_POWER:g} of the planned pairs"
+    " (Lan, DeMets 1983), at levels of the exact t distribution (Jennison, Turnbull 1991). Given runs,"
+    f" {FIRST_LOOK} per side or more, are judged at a third of alpha, in pairs or by Welch, as in"
+    " `compare`. The number of further pairs is the least that decides 80 % of gates, if"
+    " the truth lies near what was seen (Spiegelhalter, Freedman, Blackburn 1986).",
 )
 
 
@@ -158,8 +155,8 @@ def list_pair_counts(gates: int) -> list[str]:
     return [
         "## At every number of looks",
         "",
-        f"Of {gates:,} gates per row, with runs that spread by 2 %: how often one that is no slower is called"
-        f" slower, and the outcomes of one that is slower by exactly the margin of {MARGIN:.0%}, in %.",
+        f"Outcomes of {gates:,} gates per row, in %, with a spread of 2 %: both sides alike, or the new one"
+        f" slower by exactly the margin of {MARGIN:.0%}.",
         "",
         *markdown(
             ("pairs at most", "looks", "figures", "alike: slower", "at the margin: slower", "not slower"),
@@ -206,13 +203,13 @@ def list_spreads(gates: int) -> list[str]:
     return [
         f"## Runs of every kind, {MAX_PAIRS} pairs at most",
         "",
-        f"The share of {gates:,} gates per cell, in %, then the median of the pairs that they made. The"
-        " spread, in %, is that of a run as pairs have it: what neighbours share is no part of it.",
+        f"The share of {gates:,} gates per cell, in %, then the median number of pairs. The spread, in %, is"
+        " that between the runs of a pair.",
         "",
         *markdown(head, lines),
         "",
         _judge(above),
-        f"{SLOWER:.0%} slower is found in {FOUND:.0%} of gates of {widest}.",
+        f"{FOUND:.0%} of gates find a slowdown of {SLOWER:.0%} in {widest}.",
     ]
 
 
@@ -228,9 +225,8 @@ def list_orders(gates: int) -> list[str]:
     return [
         "## The order in a pair",
         "",
-        f"The outcomes of {gates:,} gates whose slowdown is exactly the margin, in %, where the order of the"
-        " two runs is drawn for each pair, reversed from pair to pair, or kept. With a fixed order the"
-        " pairs are correlated where neighbouring runs are.",
+        f"Outcomes of {gates:,} gates at exactly the margin, in %, if the order of the two runs is drawn for"
+        " each pair, reversed from pair to pair, or kept.",
         "",
         *markdown(("runs", "order", "slower", "not slower"), lines),
     ]
@@ -254,8 +250,8 @@ def list_needed(gates: int) -> list[str]:
     return [
         "## Which --max-pairs",
         "",
-        f"The least of {', '.join(map(str, _TRIED))} pairs with which {FOUND:.0%} of gates find a slowdown,"
-        f" and the median of the pairs that they make. The margin is {MARGIN:.0%}.",
+        f"The fewest pairs with which {FOUND:.0%} of gates find a slowdown, and the median number that they"
+        f" make. The margin is {MARGIN:.0%}.",
         "",
         *markdown(("spread of a run", f"{SLOWER:.0%} slower", f"{2 * SLOWER:.0%} slower"), lines),
     ]
@@ -278,9 +274,8 @@ def list_given(gates: int) -> list[str]:
     return [
         "## Given runs",
         "",
-        f"Five pairs whose runs spread by 2 %, judged; then with the further pairs that the gate asked for,"
-        f" and again: the share of {gates:,} gates by outcome, in %. A gate that asked for none, or for over"
-        f" {_MOST_GIVEN} in all, stays undecided.",
+        f"Outcomes of {gates:,} gates in %: five pairs with a spread of 2 %, then once and twice more with"
+        f" the further pairs requested, {_MOST_GIVEN} in all at most.",
         "",
         *markdown(("slower by", "analyses", *(outcome.value for outcome in GateOutcome), "pairs"), lines),
     ]
@@ -306,10 +301,9 @@ def list_blocks(gates: int) -> list[str]:
     return [
         "## Runs of one side after the other",
         "",
-        f"All runs of one side before those of the other, on a machine whose runs spread by {SPREAD:.0%} and"
-        f" drift: the share of {campaigns:,} comparisons or gates a cell, in %. Called different where"
-        " nothing differs; equivalent where the truth is 2 %, the margin; a gate's outcomes where the"
-        f" slowdown is exactly its margin of {MARGIN:.0%}; and how often a difference of 10 % is found.",
+        f"All runs of one side before those of the other, spread {SPREAD:.0%}, on a machine that drifts:"
+        f" outcomes of {campaigns:,} comparisons or gates per cell, in %. At 2 % `compare` is at its margin,"
+        f" at {MARGIN:.0%} the gate.",
         "",
         *markdown(
             ("drift", "runs a side", "alike: called", "at 2 %: equivalent", "at the margin: slower",
@@ -361,14 +355,10 @@ def list_choices(gates: int) -> list[str]:
     return [
         "## How alpha is spent",
         "",
-        f"Gates that are {SLOWER:.0%} slower and found, in %, and the mean pairs that it took, by the spread"
-        f" of a run; and 30 % slower. {MAX_PAIRS} pairs at most; {gates:,} gates a cell.",
+        f"Gates that find a slowdown of {SLOWER:.0%}, in %, and their mean number of pairs, by spread; last a"
+        f" slowdown of 30 %. {gates:,} gates per cell.",
         "",
         *markdown(("rule", "at the margin: slower", "0.5 %", "1 %", "2 %", "3 %", "30 % slower, 1 %"), lines),
-        "",
-        f"A gate spends alpha · share^{SPENDING_POWER:g}: it finds nearly what the last look alone can"
-        " find, and needs few pairs where runs spread little. Its levels follow from the law of t, since"
-        " those of a normal deviate make a larger error where the first looks have few pairs.",
     ]
 
 

@@ -44,6 +44,12 @@ TABLED = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 FOUND_BROKEN = ROOT / "tests" / "whole" / "found_broken.csv"
 FOLDERS = {path.parent.name for path in ROOT.glob("loadgen/*/__init__.py")}
+MOST_WORDS = 67_900  # that people wrote in docs/: only downwards
+MEASURED = {
+    "benchmarks.md",
+    "comparing-calibration.md",
+    "gate-calibration.md",
+}  # benchmarks/ fills their tables
 LINK = re.compile(r"\]\(([\w./-]+\.\w+)(?:#[\w-]+)?\)")
 
 
@@ -126,6 +132,12 @@ def test_each_of_ten_tasks_has_a_command_a_small_picture_and_a_page() -> None:
         (picture,) = re.findall(r"!\[[^\]]+\]\((pictures/[\w.-]+)\)", section)
         assert (ROOT / "docs" / picture).stat().st_size < 80_000
         assert re.search(r"\]\([\w-]+\.md\)", section), section
+
+
+def test_the_words_that_people_wrote_stay_under_their_ceiling() -> None:
+    texts = {name: doc_tables.remove_tables((ROOT / "docs" / name).read_text("utf-8")) for name in PAGES}
+    own = [re.sub(r"^\|.*" if name in MEASURED else r"\Z", "", texts[name], flags=re.M) for name in PAGES]
+    assert sum(len(text.split()) for text in own) <= MOST_WORDS
 
 
 def test_every_table_stands_on_one_page() -> None:

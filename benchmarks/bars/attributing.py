@@ -23,6 +23,7 @@ from loadgen.features.attribution.attribution import Attribution, attribute_run
 
 _LEAST_FOUND, _MOST_WRONG = 0.95, 0.02
 _MOST_S, _MOST_MIB, _TOKENS = 10.0, 400.0, 10_000_000
+_ABOUT = "Stalls made on purpose; server, path and client log their times."
 _UNRUN = "could not run, see below"
 _DELAY_MS = 5.0  # of the path, each way
 
@@ -128,7 +129,7 @@ def attributing(installed: Installed, repeats: int) -> Section:
     clean = found.nothing_to_explain
     bars.append(Bar("a clean run", "nothing to explain" if clean else "a tail", "nothing to explain", clean))
     head = ("stalls", "part", "rows", "injected, ms", "found", "wrong", "unknown")
-    return Section("Attribution", [*bars, *_cost()], markdown(head, rows), faults)
+    return Section("Attribution of stalls", [*bars, *_cost()], [_ABOUT, "", *markdown(head, rows)], faults)
 
 
 def _judge(what: str, score: Score, limit: str) -> Bar:

@@ -151,8 +151,7 @@ def floors(installed: Installed, repeats: int) -> Section:
     rows = [(*_describe(case), *list_cells(own)) for case, own in zip(CASES, found, strict=True)]
     lines = [
         MEANING,
-        "The more users there are, the fewer tokens per second each has. Over the rate their number is",
-        "Poisson's (M/D/∞); at a time, speeds are lognormal, half of the variance shared by neighbours.",
+        "More users mean fewer tokens per second for each.",
         "",
         *markdown(("load", "objective", "truth", *FOUND), rows),
     ]

@@ -32,11 +32,9 @@ _TTFT_MS, _INTERVAL_MS = 20.0, 2.0
 _LONGEST_S = 60  # of watching one run
 _RECOVERED_NS = 10_000_000  # after a slow moment what was due in it has been sent
 _ABOUT = (
-    f"{_REQUESTS} requests of 2,050 tokens in the mean, {_RATE_PER_S:g} a second. Lateness is from when a"
-    " request was due to the kernel's receive timestamp at the server. The floor sends one prepared request"
-    " again and again, evenly spaced. In a slow moment a loop of arithmetic,"
-    " `benchmarks/clients/slow_moments.c`, took over three times its best: the machine itself is slow then,"
-    f" and what is due up to {_RECOVERED_NS / 1e6:g} ms later is not counted as away from it."
+    f"{_REQUESTS} requests of 2,050 tokens on average, {_RATE_PER_S:g} per second. Lateness runs from when a"
+    " request was due to the kernel's receive timestamp at the server. In a slow moment, and"
+    f" {_RECOVERED_NS / 1e6:g} ms after it, a loop of arithmetic takes over three times its best."
 )
 _FLOOR = Load(
     "evenly spaced", 400, _REQUESTS, _ANSWER, _INTERVAL_MS, _TTFT_MS, 2048, requests_per_s=_RATE_PER_S

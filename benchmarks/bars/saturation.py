@@ -54,9 +54,9 @@ def saturation(installed: Installed, repeats: int) -> Section:
     bands = ((0.3, 0.6), (0.6, 0.9), (1.3, 1.5), (1.5, 2.0), (2.0, 5.0))
     rows = [_row(low, high, [*healthy, *hopeless]) for low, high in bands]
     lines = [
-        "5 to 500 requests/s, constant, Poisson or in bursts (gamma 0.5), on engines of drawn width, lengths",
-        "and step time, where a request takes 5 s at most in a full batch. Engines that do not end",
-        f"{LEAST} requests in 30 s: {slow} of {_EACH} hopeless loads; those run until {LEAST} have ended.",
+        "5 to 500 requests/s, constant, Poisson or bursty, on engines drawn at random.",
+        f"Hopeless loads that do not end {LEAST} requests in 30 s run until {LEAST} have ended:"
+        f" {slow} of {_EACH}.",
         "",
         *markdown(head, rows),
     ]

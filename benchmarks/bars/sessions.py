@@ -26,10 +26,9 @@ _WORDS = 50  # of a user's message
 _BEGINS_PER_S = 50.0
 _MOST_LATE_MS = 1.0
 _ABOUT = (
-    f"{_SESSIONS} sessions of {_TURNS} turns, think times of {_THINK_S[0]:g} to {_THINK_S[1]:g} s, answers of"
-    f" {_ANSWER} tokens. Lateness is from when a turn was due, its think time after the end of the answer"
-    " before it, to when its request was given to the kernel. First turns have no think time: of sessions"
-    f" that all begin at once the last waits for the {_SESSIONS - 1} sends before it: they are shown apart."
+    f"{_SESSIONS} sessions of {_TURNS} turns, think times of {_THINK_S[0]:g} to {_THINK_S[1]:g} s,"
+    f" responses of {_ANSWER} tokens. Lateness runs from when a turn was due to when its request was given to"
+    " the kernel; first turns, which have no think time, are shown apart."
 )
 _LOADS = {
     f"{_SESSIONS} at once": ["--max-concurrency", str(_SESSIONS)],

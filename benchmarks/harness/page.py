@@ -53,17 +53,12 @@ def document(sections: Sequence[Section], repeats: int, missing: Sequence[str]) 
     lines = [
         "# Benchmarks",
         "",
-        "Written by `python benchmarks/run.py`; every figure is from one run of it.",
-        "",
-        f"Medians of {repeats}. Each client is a process of its own, started for each repeat against a new"
-        " null server (`python -m loadgen_servers.null`), the clients taking turns. CPU is the user and"
-        " system time of its process tree, start-up and decoding included; the floor is"
-        " `benchmarks/clients/floor.c`, which reads the same streams and throws the bytes away; a ratio is"
-        " taken within each repeat.",
-        "",
-        "True figures are from the server's log of the same run: TTFT from the kernel's receive timestamp of"
-        " the request to the clock right before the first token's write, ITL between a request's writes. The"
-        " worst repeat is shown with the client's own verdict on that run.",
+        f"Written by one run of `python benchmarks/run.py`; figures are medians (repeats: {repeats})."
+        " The clients take turns, each a new process against a new null server."
+        " CPU is that of a client's process tree, start-up and decoding included; the *floor*"
+        " (`benchmarks/clients/floor.c`) reads the same streams and discards the bytes."
+        " *True* figures are from the server's log of the same run."
+        " `benchmarks/README.md` describes each section, and what was measured since.",
         "",
         "## Every bar",
         "",
@@ -91,9 +86,8 @@ def _machine() -> list[str]:
         f"{platform.release().partition('-')[0]}",
         f"- {facts['python']}, numpy {facts['numpy']}, msgspec {facts['msgspec']}, "
         f"httptools {facts['httptools']}",
-        f"- ten million steps of an empty loop take this Python {_loop_s():.2f} s: builds without "
-        "profile-guided optimisation are slower, and the CPU of Python clients with them",
-        f"- load average when this was written (1, 5, 15 min): {load}",
+        f"- ten million steps of an empty loop take this Python {_loop_s():.2f} s",
+        f"- load average (1, 5, 15 min): {load}",
     ]
 
 
