@@ -45,11 +45,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 FOUND_BROKEN = ROOT / "tests" / "whole" / "found_broken.csv"
 FOLDERS = {path.parent.name for path in ROOT.glob("loadgen/*/__init__.py")}
 MOST_WORDS = 67_900  # that people wrote in docs/: only downwards
-MEASURED = {
-    "benchmarks.md",
-    "comparing-calibration.md",
-    "gate-calibration.md",
-}  # benchmarks/ fills their tables
+MEASURED = ("benchmarks.md", "comparing-calibration.md", "gate-calibration.md")  # benchmarks/ has tables
 LINK = re.compile(r"\]\(([\w./-]+\.\w+)(?:#[\w-]+)?\)")
 
 

@@ -1,6 +1,6 @@
 """Dependence: samples in order whose percentiles are known, and how often a bound of one run lies below them.
 
-`python -m benchmarks.simulated.dependence [RUNS]` prints the table of docs/metrics.md.
+`python -m benchmarks.simulated.dependence [RUNS]` prints the table of benchmarks/README.md.
 """
 
 from __future__ import annotations

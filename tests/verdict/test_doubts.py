@@ -766,7 +766,7 @@ def test_unknown_prompt_tokens_are_no_zero_in_the_block(input_tokens: int, shown
     assert "Output token throughput" in text
 
 
-_RUNS = 20  # docs/validity.md has the counts of 200
+_RUNS = 20  # docs/validity.md has the shares of 200
 
 
 def is_doubted(waves: int, cold: float, spread: float, seed: int) -> bool:
