@@ -38,7 +38,7 @@ _WIDTHS = (1, 2, 4, 8)  # bytes of a count
 _WHOLE = re.compile(r"<i[48]|\|[biu]1")
 WITH_FLOATS = re.compile(rf"<f8|<U[1-9]\d*|{_WHOLE.pattern}")
 _LOCAL_BYTES, _LENGTHS = 30, 26  # of a member's own header; where it has those of its name and extra field
-# What zipfile raises of bytes that are not an archive's, or not those that were written.
+# zipfile raises these for bytes that are no archive, or not the archive that was written.
 _NOT_ZIP = (BadZipFile, NotImplementedError, EOFError, IndexError, struct.error)
 _ENCRYPTED = 1
 _EXTRA_ZIP64 = 20  # bytes that zipfile adds to the local header of a member of any size
@@ -249,7 +249,7 @@ def _read_header(member: IO[bytes], kinds: re.Pattern[str]) -> tuple[np.dtype[An
         if np.lib.format.read_magic(member)[0] > 1:
             read = np.lib.format.read_array_header_2_0
         shape, _, kind = read(member)
-    # Of text that is read as Python's literals; numpy takes a damaged header for one of Python 2.
+    # numpy parses the header as Python literals, and takes a damaged one for one of Python 2.
     except (ValueError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError):
         raise ValueError("it is not a numpy array") from None
     if len(shape) != 1:

@@ -45,7 +45,7 @@ class ExitCode(IntEnum):
 
 
 SIGNALLED = frozenset({ExitCode.HUNG_UP, ExitCode.INTERRUPTED, ExitCode.TERMINATED})
-# What --fail-on names, and the code of each; of several that hold, the first decides.
+# --fail-on takes these names, each with its exit code; the first that holds decides.
 FAIL_CODES = {
     "invalid": ExitCode.INVALID,
     "failures": ExitCode.FAILED_REQUESTS,

@@ -35,7 +35,7 @@ _BOM = b"\xef\xbb\xbf"
 _NEWLINE = 10
 _NO_BLANK = np.array([bool(bytes([byte]).strip()) for byte in range(256)])
 _SHORT_BYTES = 8  # a longer line of blanks alone is refused as a row
-# What a file begins with that is no text, and what to do.
+# A file that begins like this is not text; each has the advice to give.
 NO_TEXT = {
     b"\x28\xb5\x2f\xfd": "is compressed (zstd): unpack it first",
     b"\xfd7zXZ\x00": "is compressed (xz): unpack it first",
@@ -463,7 +463,7 @@ def _give_types(found: re.Match[str]) -> str:
     return "give " + " or ".join(_TYPES.get(name, name) for name in names)
 
 
-# What msgspec says of a value, and what is to be given in its place.
+# Each pattern matches a message of msgspec about a value; its function words the advice.
 _ADVICE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
     (
         re.compile(r"Expected `(?:int|float)` (>=|<=|>|<) (\S+)"),

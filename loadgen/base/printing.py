@@ -168,8 +168,8 @@ def make_terminal_ink() -> Ink:
     from rich.style import Style
 
     def ink(text: str, mark: Mark) -> str:
-        # Of 256 colours, which every emulator knows, however TERM is set: of the sixteen, which each
-        # user's theme has its own of, yellow on white cannot be read.
+        # Every emulator knows the 256 colours, whatever TERM says. The user's theme redefines the first
+        # sixteen, and yellow on white cannot be read.
         style = Style(color=mark.colour.value, bold=mark.bold or None)
         return style.render(text, color_system=ColorSystem.EIGHT_BIT)
 

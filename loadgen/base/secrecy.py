@@ -282,7 +282,7 @@ def _encode_forms(value: str) -> Iterator[str]:
     yield from (escaped, escaped.replace("/", "\\/"), json.dumps(value, ensure_ascii=False)[1:-1])
     yield from (value, quote(value, safe=""), quote(value), quote_plus(value), html.escape(value))
     yield repr(value)[1:-1]
-    # In base64 what does not depend on the bytes around it, by its place in a group of three bytes.
+    # Each offset yields the part of the base64 text that the bytes around it do not change.
     for offset in range(_GROUP):
         whole = base64.b64encode(bytes(offset) + encoded).decode().rstrip("=")
         core = whole[offset + 1 if offset else 0 :]  # the characters before it hold bits of other bytes, too

@@ -22,7 +22,7 @@ from loadgen.base.text import clean_line
 MOST = 1 << 53  # the greatest count that a float and any reader of JSON keep exactly
 DEEPEST = 64  # tables and lists inside one another
 LONGEST = 300  # characters of a text that is kept
-# What msgspec raises for bytes that are not JSON of the expected type; nested too deep is one of these.
+# msgspec raises these for bytes that are not JSON of the expected type, or are nested too deep.
 NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _DIGITS = 19  # of 2⁶³
 

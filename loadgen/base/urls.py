@@ -106,7 +106,7 @@ def is_loopback(host: str) -> bool:
     except ValueError:
         return host.rstrip(".").lower() == "localhost"
     mapped = getattr(address, "ipv4_mapped", None) or address
-    # To connect to 0.0.0.0 or :: is to connect to this machine.
+    # Connecting to 0.0.0.0 or :: connects to this machine.
     return bool(mapped.is_loopback or mapped.is_unspecified)
 
 

@@ -126,7 +126,7 @@ def _find_value(info: object, path: str) -> object:
     return info
 
 
-# From the text of a match to the value of the field.
+# These functions convert the text of a match to the value of the field.
 
 
 def read_word(text: str) -> str:

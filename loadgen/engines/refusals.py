@@ -26,7 +26,7 @@ class Field(msgspec.Struct, frozen=True):
 
 _UNCOUNTED = "no usage in the responses: --tokenizer DIR counts their tokens, else messages are counted"
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty")
-# What keeps the workload what it is may be left out without asking; the rest ends the run with the advice.
+# Fields whose loss keeps the workload are left out without asking; the rest ends the run with the advice.
 FIELDS: dict[str, Field] = {
     "ignore_eos": Field(
         "pass --no-ignore-eos, and --min-tokens N where the server takes that",
@@ -171,7 +171,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 # A name in quotes of any kind, after a path's beginning: `body.`, `#/`, `$.`
 _NAME = r"""["'`#/$]{0,3}(?:body[./])?([\w.]{1,64})["'`]?"""
-# How servers word that they do not take fields; the group holds their names.
+# Servers refuse fields in these words; the group holds the fields' names.
 _WORDS = (
     r"unrecognized request arguments? supplied: (\w+(?:, \w+)*)",  # OpenAI, Azure
     rf"unknown parameter:? {_NAME}",  # OpenAI, Azure, OpenRouter
@@ -203,7 +203,7 @@ def read_refusals(body: bytes, sent: Collection[str]) -> tuple[Refusal, ...]:
     unknown = [name for match in matches for name in _split_names(match[1])]
     known = dict.fromkeys(field for name in unknown if (field := _match_field(name, sent)))
     if known:
-        # Of a table and a field in it, the field: the rest of the table may be taken.
+        # A field in a table counts instead of the table, whose rest may be taken.
         tables = {name for name in known if any(other.startswith(f"{name}.") for other in known)}
         return tuple(Refusal(name, clear=True) for name in known if name not in tables)
     named = (match[1] for pattern in (_PARAM, _QUOTED) for match in pattern.finditer(text))
@@ -262,7 +262,7 @@ def _match_field(name: str, sent: Collection[str]) -> str:
     return next((field for field in sorted(sent) if field.endswith(f".{name}")), "")
 
 
-# How servers word that prompt and answer are more than the model's context: the engines of the table,
+# Servers say in these words that prompt and output exceed the model's context: the engines of the table,
 # llama-cpp-python, TGI, TensorRT-LLM, OpenAI, Anthropic, Gemini, Mistral, and the embedded engine.
 _PAST_CONTEXT = (
     r"maximum context length|context_length_exceeded|too long to fit into the model|"

@@ -56,7 +56,7 @@ _METRICS = EngineMetrics(
         **name_histogram("vllm:request_prefill_time_seconds", "prefill"),
         **name_histogram("vllm:request_decode_time_seconds", "decode"),
         **name_histogram("vllm:request_inference_time_seconds", "inference"),
-        # Of NIXL's connector: one for each rank that transfers.
+        # NIXL's connector has one for each rank that transfers.
         **name_histogram("vllm:nixl_xfer_time_seconds", "kv_transfer_s"),
         "vllm:nixl_xfer_time_seconds_count": MetricSeries("kv_transfers"),
         "vllm:nixl_bytes_transferred_sum": MetricSeries("kv_transfer_bytes"),

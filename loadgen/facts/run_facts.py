@@ -273,7 +273,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     seed: Annotated[int, Join.FIRST]  # that prompts and arrival times are derived from
     seed_chosen: Annotated[bool, Join.FIRST]  # whether loadgen chose it
     repeat: Annotated[int, Join.FIRST] = 0  # the run's number in its series, from 0
-    # How often this run of a series was begun before; prompts are derived from it too.
+    # Earlier starts of this run of a series; prompts are derived from it too.
     attempt: Annotated[int, Join.FIRST] = 0
     runs: Annotated[int, Join.FIRST] = 1  # how many runs `--repeat` makes, each with its own prompts
     plan_digest: Annotated[str, Join.FIRST]  # of all requests and their times
@@ -288,7 +288,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     warmup_failures: Annotated[int, Join.SUM] = 0  # those of them that failed
     client: Annotated[Client, Join.CLIENT]
     environment: Annotated[dict[str, str], Join.BY_NAME]  # of the client, below
-    # Whether `ignore_eos` was not sent, since the engine does not accept it.
+    # True if `ignore_eos` was not sent, since the engine does not accept it.
     ignore_eos_refused: Annotated[bool, Join.FIRST] = False
     # Fields that the server refused, and what was sent instead.
     adapted: Annotated[tuple[AdaptedField, ...], Join.FIRST, FactLine("{}", "adapted")] = ()
@@ -299,13 +299,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     cut_short: Annotated[str, Join.WORDS] = ""  # why the run ended early
     interrupted: Annotated[bool, Join.ANY] = False  # by a signal
     signal: Annotated[int, Join.MOST] = 0  # the number of the one that ended it; 0: none
-    # Whether the run had not ended when this was written: only in a journal.
+    # True if the run had not ended when this was written: only in a journal.
     under_way: Annotated[bool, Join.ANY] = False
-    # What could not be determined after the last request, and why.
+    # Facts that could not be determined after the last request, and why.
     unknown: Annotated[tuple[str, ...], Join.LINES, FactLine("not known: {}")] = ()
     # The rule (`--max-failures`, `--max-duration`, …) that ended the run, in words.
     stop_rule: Annotated[str, Join.WORDS] = ""
-    # Whether that rule was `--stop-when-saturated`.
+    # True if that rule was `--stop-when-saturated`.
     saturated: Annotated[bool, Join.ANY] = False
     recovered: Annotated[str, Join.DECIDED] = ""  # why only the journal of the run is left
     # Requests in flight when the client was killed, of which nothing else is known.
@@ -318,13 +318,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     requests: Annotated[int, Join.DECIDED, msgspec.Meta(ge=1)]  # how many were planned
     # Requests of each session, in the plan's order; empty: no sessions.
     session_turns: Annotated[tuple[_Turns, ...], Join.FIRST] = ()
-    # What the requests of sessions wait for; None: each for the one before it.
+    # Predecessors of the requests of sessions; None: each waits for the one before it.
     session_waits: Annotated[WaitFacts | None, Join.FIRST] = None
-    # Of requests that a trace's clients cancelled: plan index, nanoseconds after sending, messages with text.
+    # Requests that a trace's clients cancelled: plan index, nanoseconds after sending, messages with text.
     cancels: Annotated[tuple[tuple[_Count, _Nanoseconds, _Count], ...], Join.FIRST] = ()
     # Digest of all bodies that were sent, in any order, without the model's name and a salt of ours.
     bodies_digest: Annotated[str, Join.DIGEST, msgspec.Meta(pattern="^[0-9a-f]*$")] = ""
-    # By plan index, the data file's place of the first turns that ended their session early.
+    # Plan index → the data file's place, for first turns that ended their session early.
     turn_places: Annotated[tuple[tuple[int, str], ...], Join.PLACES] = ()
     repeated_prompts: Annotated[int, Join.FIRST] = 0  # prompts of the plan that equal an earlier one of it
     # The addresses of several `--base-url`, else empty: slot s sends to number s mod as many.
@@ -332,13 +332,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     # The part of the plan that this run sent; None: all of it.
     shard: Annotated[ShardFacts | None, Join.DECIDED] = None
     lost: Annotated[tuple[str, ...], Join.DECIDED] = ()  # the workers and shards that were lost, and why
-    # What throttled this machine during the run, in words.
+    # Causes that throttled this machine during the run, in words.
     throttled: Annotated[tuple[str, ...], Join.LINES] = ()
     # CPUs in use on this machine; None: the server is elsewhere, or `--no-observe`.
     cpu_use: Annotated[CpuUse | None, Join.PRESENT] = None
     # The server's own counters over the run; None: not scraped.
     window: Annotated[ServerWindow | None, Join.COUNTERS] = None
-    # Of `--metrics-url`, what each server behind the router counted; empty: none was given.
+    # Counts of each server behind the router, by `--metrics-url`; empty: none was given.
     role_windows: Annotated[tuple[RoleWindow, ...], Join.PRESENT] = ()
     launched: Annotated[Launched | None, Join.PRESENT] = None  # how it was started; None: it was not
     checkpoint: Annotated[Checkpoint | None, Join.PRESENT] = None  # what the model's files declare
@@ -350,7 +350,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     state_after: Annotated[MachineState | None, Join.PRESENT] = None  # the same after the last request
     # How the prefix cache was kept from knowing prompts of earlier runs, or why not; "": nothing was done.
     cache_reset: Annotated[str, Join.PRESENT, FactLine("prefix cache: {}", "launched")] = ""
-    # What recorded prompts share, where the server found some in its cache; None: not looked for.
+    # Text that recorded prompts share, if the server found some in its cache; None: not looked for.
     shared_texts: Annotated[SharedTexts | None, Join.PRESENT] = None
     # The first run that sent the same recorded prompts; None: there was none, or cached tokens are reported.
     earlier: Annotated[EarlierRun | None, Join.PRESENT] = None
@@ -365,7 +365,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     no_ceiling: Annotated[str, Join.PRESENT] = ""  # why that is not known, and what to pass
     # GPUs that the server runs on, by `--gpus` or `--hardware`; 0: neither was given.
     gpus: Annotated[int, Join.MOST, msgspec.Meta(ge=0)] = 0
-    # Where spans, metrics and figures of the run went, and what of them did not arrive.
+    # Where the run's spans, metrics and figures went, and which did not arrive.
     telemetry: Annotated[tuple[str, ...], Join.LINES, FactLine("{}")] = ()
     spans: Annotated[SpanFacts | None, Join.COMMON] = None  # None: no request named one
     shards: Annotated[tuple[MergedShard, ...], Join.DECIDED] = ()  # those that this run was merged of

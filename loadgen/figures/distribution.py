@@ -228,7 +228,7 @@ def _interpolate(values: NDArray[Any] | Mapping[int, Any], rank: float, last: in
     below = int(rank)
     share = rank - below
     low, high = values[below].item(), values[min(below + 1, last)].item()
-    # From the nearer of the two, so that the result never lies beyond either.
+    # Counting from the nearer of the two keeps the result between them.
     value = low + (high - low) * share if share < 0.5 else high - (high - low) * (1 - share)
     return float(value)
 
@@ -263,7 +263,7 @@ def _narrow_ranges(pieces: Pieces, ranges: list[_Range]) -> Iterator[list[_Range
             at = ((keys[inside] - np.uint64(span.low)) >> np.uint64(span.shift)).astype(np.int64)
             seen = np.bincount(at, minlength=bins)
             numbers[row] += seen
-            # As floats, but of at most 2^20 numbers below 2^31 each: exact.
+            # Floats are exact here: at most 2^20 numbers below 2^31 each.
             often = seen if weights is None else np.bincount(at, weights[inside], minlength=bins)
             weight[row] += often.astype(np.int64)
     for row, span in enumerate(ranges):
@@ -383,7 +383,7 @@ def find_lower_place(n: int, independent: int, percentile: float) -> int | None:
 def _is_shown(over: int, n: int, percentile: float) -> bool:
     """Whether n samples with `over` of them above a limit show the percentile to meet it."""
     chance = 1 - percentile / 100
-    # From the mean on the tail is one half at least, and its first terms may be too small for a float.
+    # Above the mean the tail is one half at least, and its first terms may be too small for a float.
     return over < n * chance and _sum_tail(n, over, chance) <= 1 - CONFIDENCE
 
 
@@ -392,7 +392,7 @@ def _sum_tail(n: int, k: int, chance: float) -> float:
     term, total = _compute_term(n, k, chance), 0.0
     while k >= 0 and term > 0:
         below = np.arange(k, max(k - _PIECE, -1), -1, dtype=np.float64)
-        # From one term to the next below it.
+        # Each term follows from the one above it.
         terms = term * np.cumprod(np.r_[1.0, below * (1 - chance) / ((n - below + 1) * chance)])
         total += float(terms[:-1].sum())
         if terms[-1] < 1e-17 * total:
@@ -458,5 +458,5 @@ def _measure_factor(values: Float64) -> float:
     seen, last = (max(float(sums[ended - 1]), 1.0), 2 * ended - 1) if ended else (1.0, 0)
     window = 2 * last + 1
     factor = seen / (1 + (seen - window) / n) * (1 + _ERRORS * math.sqrt(2 * window / n))
-    # What drifts has parts that differ more than neighbours do.
+    # A drift makes parts of the run differ more than neighbours do.
     return factor if between < UNLIKELY * factor else UNSURE * between

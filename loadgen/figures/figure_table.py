@@ -32,7 +32,7 @@ DEFAULT_METRICS = ("ttft", "tpot", "itl")
 _STATISTIC = re.compile(r"(?:(?P<word>mean|avg|average|median|max|p\d+(?:\.\d+)?)_)?(?P<figure>.+)")
 _LAST = re.compile(r"(?P<figure>.+)_(?P<word>mean|avg|average|median|max|p\d+(?:\.\d+)?)")
 _SAME = {"avg": "mean", "average": "mean", "p50": "median"}
-# What people write for a rate; every other name is made of the table's rows.
+# People write these for a rate; every other name is made of the table's rows.
 _RATE_WORDS = {
     "tok/s": "output_throughput",
     "tokens/s": "output_throughput",
@@ -61,7 +61,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     vllm: str = ""  # what `vllm bench serve` computes; of a speed, who else has it
     difference: str = ""  # where the two differ
 
-    # Of no request, for figures of gaps, which have several samples per response.
+    # Figures of gaps take no sample per request, since they have several per response.
     samples: Samples = lambda each: (each.e2el_ns, each.ok & ~each.ok)
     of: Literal["requests", "gaps", "tokens"] = "requests"  # what one sample is of
     needs_tokens: bool = True  # the time of a token: a response that is not streamed has none
@@ -345,7 +345,7 @@ COUNTS, PEAKS, OWN = (
     tuple(figure for figure in FIGURES if figure.kind == kind) for kind in (COUNT, PEAK, OURS)
 )
 COMMON = tuple(figure for figure in FIGURES if figure.is_common)
-# What --percentile-metrics and an objective may name.
+# --percentile-metrics and an objective may name these.
 SELECTABLE = {figure.key: figure for figure in (*LATENCIES, *SPEEDS) if figure.is_selectable}
 _SGLANGS = frozenset({"total_input_text_tokens", "input_throughput"})  # under its keys, which have no row
 OF_PROMPTS = frozenset(figure.key for figure in FIGURES if figure.of_prompts) | _SGLANGS

@@ -282,7 +282,7 @@ def _measure_gaps(
         if (tokens == 1).all():
             itl = Distribution.from_ns(gap_ns, percentiles)
             return itl, itl
-        # Before ITL, which reorders the gaps in place.
+        # This comes before ITL, which reorders the gaps in place.
         token_time = Distribution.from_weighted(gap_ns / np.maximum(tokens, 1), tokens, percentiles)
         return Distribution.from_ns(gap_ns, percentiles), token_time
 
@@ -538,7 +538,7 @@ def peak_of(records: Records, ok: Bool, window_ns: int) -> int:
         return peak_tokens(arrival_ns, tokens, window_ns)
     spans = records.spans()
     arrivals = (block.arrival_ns for block in records.blocks(spans))
-    # Of none, an interval that contains nothing.
+    # A response without arrivals gets an interval that contains nothing.
     reach = [(int(at_ns.min()), int(at_ns.max())) if len(at_ns) else (0, -1) for at_ns in arrivals]
     best = 0
     for begin_ns, end_ns in pairwise(_cut_slabs(records, reach)):

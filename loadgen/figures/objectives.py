@@ -470,7 +470,7 @@ def _judge(objective: Objective, samples: _Samples, records: Records) -> Objecti
         dispersion = measure_dispersion(_count_batches(samples.request, slow, records))
 
     def bound(place: int | None) -> float | None:
-        # Of failed requests 0, not -0.
+        # Failed requests give 0, not -0.
         return None if place is None else float(samples.slowness[order[place]]) / unit + 0.0
 
     return ObjectiveEvidence(

@@ -16,7 +16,7 @@ class MetricOptions(msgspec.Struct, frozen=True):
     """The settings of which figures to compute, with facts of the run that its records lack."""
 
     metric_percentiles: tuple[float, ...] = (99.0,)
-    # Of a good request: ttft, tpot, e2el → the most ms; tps_user → the fewest tokens/s.
+    # Limits of a good request: ttft, tpot, e2el → the most ms; tps_user → the fewest tokens/s.
     goodput_limits: Mapping[str, float] = msgspec.field(default_factory=dict)
     streamed: bool = True  # False: only whole answers came, so E2EL is all there is
     gpus: int = 0  # that the server runs on; 0: not known

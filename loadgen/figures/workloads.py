@@ -99,7 +99,7 @@ def measure_sessions(load: LoadColumns) -> SessionShape | None:
     )
 
 
-# Of windows; a name each, for tables and axes.
+# Each length of a window has a name, for tables and axes.
 SCALES_NS = {
     "1 ms": MS_NS,
     "10 ms": 10 * MS_NS,
@@ -348,7 +348,7 @@ def _list_uses(load: LoadColumns, most: int) -> _Uses:
     for depth, count in enumerate(live):
         own = alive[:count]
         chain = chain_hashes(chain[:count], load.blocks[load.starts[own] + depth].astype(np.int64))
-        # By its hash the same id is always or never in the sample.
+        # A hash decides, so the same id is always or never in the sample.
         kept = mix_words(chain.view(np.uint64) + np.uint64(1)) < threshold if scale > 1 else slice(None)
         ids.append(chain[kept])
         rows.append(own[kept].astype(np.int32))
@@ -380,7 +380,7 @@ def _count_distances(last_uses: Int64, lens: Int64, begins: Int64, firsts: Int64
     n = len(lens)
     if not n:
         return np.zeros(0, np.int64)
-    # Of one prompt those with later last uses first, so that none counts another of the same prompt.
+    # Later last uses in a prompt come first, so that none counts another of the same prompt.
     order = np.lexsort((-last_uses, begins))
     weights, keys = lens[order], last_uses[order]
     repeated = np.empty(n, np.int64)

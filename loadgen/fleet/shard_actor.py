@@ -38,7 +38,7 @@ _LAST_WORDS = 400
 _ENDS_S = 10.0
 
 
-# What of the options a shard needs; the driver does the rest itself, or not at all.
+# A shard needs these options; the driver does the rest itself, or not at all.
 SENT = (
     "more_urls", "endpoint", "model", "served_model_name", "tokenizer", "vocab_size", "insecure", "ca_cert",
     "client_cert", "client_key", "transport", "http2", "workers", "max_consecutive_failures",

@@ -36,7 +36,7 @@ _MILLI = 1000  # a temperature beyond it is in thousandths
 _MICRO = 1e6
 _UNSUPPORTED = "Not Supported"  # as amdsmi words it
 _MOST_W = 10_000  # a power beyond it is in thousandths: APUs
-# What slows an AMD GPU, by the word for it in the names of amdsmi and of the exporter.
+# Each slows an AMD GPU; the names of amdsmi and of the exporter have this word for it.
 VIOLATIONS = {
     ("prochot", "processor_hot"): f"hardware {HEAT}",
     ("ppt", "ppt"): LIMITS[0],
@@ -44,7 +44,7 @@ VIOLATIONS = {
     ("vr_thm", "vr_thermal"): f"{HEAT} of the voltage regulators",
     ("hbm_thm", "hbm_thermal"): f"{HEAT} of the memory",
 }
-# What amdsmi reports for a value that there is not, for each width of its numbers.
+# amdsmi reports these for a missing value, one for each width of its numbers.
 AMD_BLANKS = tuple(float((1 << bits) - 1) for bits in (16, 32, 64))
 # Bits of indep_throttle_status (Linux, amdgpu_smu.h) by their first one and how many there are. The hotspot's
 # (36) is always set on some cards.

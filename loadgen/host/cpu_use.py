@@ -16,7 +16,7 @@ from loadgen.base.files import read_system_text
 
 _PROC = Path("/proc")
 _BUSY = 3  # of a CPU's columns: user, nice and system; interrupts belong to no process
-# Of a process behind its name: user and system time, its own and of those it reaped; when it began; how many.
+# After a process's name: user and system time, its own and its reaped children's; start; number of columns.
 _OWN, _STARTED, _COLUMNS = slice(11, 15), 19, 20
 
 

@@ -42,7 +42,7 @@ _CPU = "sys/devices/system/cpu"
 # They rise only when something throttles: Intel's of cores and packages, Jetson's over-current events.
 _COUNTERS = (f"{_CPU}/cpu*/thermal_throttle/*_throttle_count", "sys/class/hwmon/hwmon*/oc*_event_cnt")
 _COOLING = "sys/class/thermal/cooling_device*"
-# With these drivers `powersave` is the governor's ordinary name: the processor chooses its clock.
+# These drivers call their ordinary governor `powersave`: the processor chooses its clock.
 _OWN_CHOICE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 _HELD = 0.9  # of a clock: below it the machine is slower than its data sheet
 _HEAT = " heat"  # ends the names of a GPU's counters of thermal slowdown

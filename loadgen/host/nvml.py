@@ -171,7 +171,7 @@ class Gpus(Sensor):
             most = queries.get(
                 f"greatest {what} clock", partial(nvml.nvmlDeviceGetMaxClockInfo, handle, sort)
             )
-            # Only some GPUs have one to set, and of the multiprocessors only by the name of their graphics.
+            # Only some GPUs have one; the multiprocessors' has the name of their graphics clock.
             names = (sort, nvml.NVML_CLOCK_GRAPHICS) if what == "SM" else (sort,)
             settings = (partial(nvml.nvmlDeviceGetApplicationsClock, handle, name) for name in names)
             limit = queries.get("", *settings)

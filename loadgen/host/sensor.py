@@ -140,7 +140,7 @@ def read_safely(sensor: Sensor, pids: Sequence[int]) -> Reading:
 
 def _keep_possible(sensor: Sensor, reading: Reading) -> Reading:
     """Return the reading without impossible values, which `missing` then names."""
-    # Beyond 2⁵³, not finite or no number at all: no sensor can measure that.
+    # No sensor can measure a value beyond 2⁵³, or one that is not finite or not a number.
     values = reading.values.items()
     odd = [
         key

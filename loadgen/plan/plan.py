@@ -61,7 +61,7 @@ _ENDS = "requests are sent for {:g} s; those still running then are finished"
 _PLAIN = {row.name: row.default for row in list_rows(*SOURCE_KEYS, ShapeKeys)}
 _COMPARED_PROMPTS, _COMPARED_WITH_IMAGES = 2048, 32
 _NEVER_EQUAL_IDS = 8  # of a thousand ids or more: a chance of 10⁻¹⁸ among _COMPARED_PROMPTS
-# How the paths of APIs end, by which an endpoint of one's own is known too: the longer of two comes first.
+# API paths end like this, so an endpoint of one's own is known too: the longer of two comes first.
 _OPENAI: dict[str, Callable[[], Dialect]] = {"/chat/completions": Chat, "/completions": Completions}
 _ENDINGS = tuple(dict.fromkeys([*_OPENAI, *API_PATHS.values()]))
 
@@ -87,8 +87,8 @@ class Plan(msgspec.Struct, frozen=True):
     concurrency: ConcurrencySteps | None = None  # of a closed loop whose limit changes; None: it does not
     cancellations: Cancellations | None = None
     turns: Turns | None = None  # of sessions, which are sent as such; None: each request has its own time
-    # What each request has that has no such field itself, so that it finds in a prefix cache only what this
-    # run left there. It is no part of the digest: it changes no text.
+    # This salt goes into each request without such a field of its own, so that a prefix cache gives it only
+    # what this run left there. It is no part of the digest: it changes no text.
     salt: Mapping[str, str] = {}
 
     def __len__(self) -> int:

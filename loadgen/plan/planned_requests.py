@@ -22,7 +22,7 @@ from loadgen.wire.openai import Dialect
 DIGESTED_PROMPTS = 64
 RECORDED = "messages"  # the format of requests with the messages that a trace recorded
 UNKNOWN_LEN = -1  # tokens of a prompt that only the server counts, or of an answer without a limit
-# Why a trace's rows are left out by its limits: counted up to the last request, not of the whole file.
+# A trace's limits leave rows out for these reasons, counted up to the last request, not in the whole file.
 CAPS = ("longer than --trace-max-input-len", "longer than --trace-max-output-len")
 
 

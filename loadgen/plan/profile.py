@@ -99,7 +99,7 @@ class FileKeys(BaseModel, frozen=True, defer_build=True):
             ),
         ),
     ] = None  # input lengths, for `loadgen ladder`
-    # What a server that is started for it is asked for.
+    # A server that is started for the profile is started with these.
     server: Annotated[ServerSettings | None, Setting(Makes.NOTHING)] = None
 
 
@@ -141,7 +141,7 @@ class Profile(FileKeys, ProfileKeys, extra="forbid", frozen=True, allow_inf_nan=
         if filled.get("backend") is None and any(filled.get(name) not in (None, "") for name in _CHAT):
             filled["backend"] = "openai-chat"
         count = filled.get("num_prompts", 1)
-        # Of vLLM's `custom` every row, by a `num_prompts` of None or below 1.
+        # vLLM's `custom` sends every row if `num_prompts` is None or below 1.
         if filled.get("dataset_name") == "custom" and (count is None or (type(count) is int and count <= 0)):
             filled["num_prompts"] = None
         elif filled.get("num_prompts") is None:
@@ -343,7 +343,7 @@ def check_body(profile: Profile) -> None:
     body = profile.extra_body
     sampling = untrusted.read_mapping(body.get("sampling_params"))
     for name in (*body, *sampling):
-        # In /v1/responses `text` is a table, with the form of an answer.
+        # The `text` of /v1/responses is a table, with the form of an output.
         if name in _OWNED and not isinstance(body.get(name), dict):
             raise UsageError(f"--extra-body {name}: {_OWNED[name]}")
     for name in _SEVERAL:

@@ -314,7 +314,7 @@ class WordTexts(SharedPrefixes[str]):
         would not be within a hundredth.
         """
         kinds = len(self._words)
-        # By one generator, whose start takes longer than its shuffling.
+        # One generator shuffles all, since starting one takes longer than its shuffling.
         rounds = -(-len(list_common_words()) // kinds)
         size = kinds * rounds
         order = []

@@ -87,9 +87,8 @@ def _up_to(length: int, ratio: float) -> tuple[int, int]:
     return int(length * ratio), length
 
 
-# As vLLM 0.32 draws them, rounding floats: 100 with ratio 0.1 reaches 111; as vLLM 0.9 did; as
-# sglang.bench_serving does; and as the fork of vLLM's client of 2024 that InferenceX runs, whose 0.8 makes
-# 0.9 of the nominal length.
+# vLLM 0.32 rounds floats: 100 with ratio 0.1 reaches 111. The others are vLLM 0.9, sglang.bench_serving, and
+# the fork of vLLM's client of 2024 that InferenceX runs, whose 0.8 makes 0.9 of the nominal length.
 RANGE_RULES = {
     "vllm": RangeRule(
         lambda length, ratio: (math.floor(length * (1 - ratio)), math.ceil(length * (1 + ratio))),

@@ -38,7 +38,7 @@ _USUAL_REASONS = {"", "stop", "length", "tool_calls"}  # which no secret is
 LONGEST_REASON = 32  # characters of a finish reason; real ones have up to 28
 _LONGEST_WAIT = 60  # characters of a Retry-After: a date has 29
 _LONGEST_TIME_MS = 1e9  # eleven days: what a server reports beyond it is not the time of a request
-# What the server itself reports explains more than how its connection then ended.
+# The server's own report explains more than how its connection then ended.
 _OUTRANKED = (FailureKind.TRUNCATED, FailureKind.CONNECT, FailureKind.USER_CANCELLED)
 _LONGEST_PLACE = 200  # characters, of where a redirect leads
 _TELLING = (FailureKind.HTTP_STATUS, FailureKind.RATE_LIMITED, FailureKind.IN_BAND, FailureKind.ABORTED)
@@ -311,7 +311,7 @@ def _note_usage(record: Record, usage: Usage | None) -> None:
     """Set a record's prompt, cached, hidden and reasoning tokens by a usage; impossible ones stay unknown."""
     if usage is None:
         return
-    # Beyond prompt and answer, where reasoning is counted apart; values of any type are not counted by.
+    # The total beyond prompt and output is reasoning counted apart; other types do not count.
     total, prompt, answer = usage.total_tokens, usage.prompt_tokens, usage.completion_tokens
     known = isinstance(total, int) and prompt is not None and answer is not None and total <= MOST
     record.hidden_tokens = max(total - prompt - answer, 0) if known else 0

@@ -31,7 +31,7 @@ class ReadDelays(msgspec.Struct, frozen=True):
     """The delay of each read's last byte, its cause, and with which others it became readable."""
 
     delay_ns: Int64  # empty where none is felt
-    # None where all came in order: the path's; with the last byte; each by itself.
+    # None if all came in order: the path's cause, then with the last byte, then each by itself.
     cause: NDArray[np.int8] | None = None
     sooner_ns: Int64 | None = None  # how much sooner than the last byte the first one was sent
     together: Int64 | None = None  # equal for reads that became readable at once
@@ -59,7 +59,7 @@ _NONE_FELT = ReadDelays(np.zeros(0, np.int64))
 
 def _keep_felt(delay_ns: Int64) -> ReadDelays:
     """Make the delays of reads whose segments came in order; nearly always none is felt."""
-    # Of all ways to find the greatest, by its place is the quickest.
+    # Indexing by argmax is the quickest way to the greatest.
     return ReadDelays(delay_ns) if int(delay_ns[delay_ns.argmax()]) >= _GRAIN_NS else _NONE_FELT
 
 
@@ -69,7 +69,7 @@ class _Clock(msgspec.Struct):
     connection: int
     ticks: int  # TSval of the first segment
     began_ns: int  # when that came
-    # By the number of _NEAR_NS: the least difference between an arrival and the clock, both since the first.
+    # Number of _NEAR_NS → least difference between arrival and clock, both since the first segment.
     least_ns: dict[int, int] = {}
 
     def measure_plain(self, came_ns: Int64, sent: Int64) -> ReadDelays | None:
@@ -195,7 +195,7 @@ def _find_first_sent(
     bound = np.minimum.accumulate(least[::-1])[::-1]  # no byte is sent later than one after it
     ticks, sooner = bound.astype(np.float64), np.zeros(len(sent))
     earliest_after = np.append(np.minimum.accumulate(order[:0:-1])[::-1], order.max() + 1)
-    # Where its own first copy came too, later: that was not lost, and something overtook it.
+    # If its own first copy came too, later, it was not lost: something overtook it.
     lost, overtaken = least > bound, (order > earliest_after) | (least < sent)
     cause = np.where(lost, RETRANSMISSION, np.where(overtaken, REORDERING, PATH)).astype(np.int8)
     if lost.any() and not lost.all():

@@ -42,7 +42,7 @@ LONGEST_NS = 2**61  # 73 years, either way: neither a difference of two times no
 BLOCK = 1 << 20  # messages that are worked on at once
 _NONE = np.zeros(0, np.int64)
 _NO_DELAYS, _NO_CAUSES = np.zeros(0, np.int32), np.zeros(0, np.int8)
-# What delayed a message, as `delay_cause` has it.
+# `delay_cause` names with these what delayed a message.
 NO_CAUSE, PATH, REORDERING, RETRANSMISSION = range(4)
 _ROWS = 1 << 14  # requests that are checked together
 

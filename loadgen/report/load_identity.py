@@ -22,7 +22,7 @@ from loadgen.settings.setting import Makes, list_rows
 from loadgen.settings.table import PROFILE_KEYS
 
 _DIGEST = 12  # characters of one that are shown
-# How settings of a load are compared that are not compared by their value.
+# Settings of a load that are not compared by their value are compared like this.
 _OTHERWISE = {
     **dict.fromkeys(("dataset_name", "dataset_path", "prompt_corpus"), "what was read"),
     **dict.fromkeys(("trace", "trace_format"), "what was read"),
@@ -59,7 +59,7 @@ class Load(msgspec.Struct, frozen=True):
     duration_s: float | None = None  # sent for a time; `requests` is then at most
     shape: str = ""  # the data, how lengths and arrivals vary, what prompts share; "": all alike, or unknown
     timed: bool = False  # at the times of a trace, of which `request_rate_per_s` is then the mean
-    # Of a run of ours: how lengths and arrivals vary, and what else makes the load and is not as usual.
+    # A run of ours has these: how lengths and arrivals vary, and what else makes the load and is unusual.
     settings: tuple[tuple[str, Any], ...] | None = None
 
     @property

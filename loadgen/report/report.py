@@ -146,7 +146,7 @@ def _mark_verdict(result: Result) -> Iterator[Mark]:
 _HAS_SESSIONS, _HAS_BRANCHES = attrgetter("session_turns"), attrgetter("session_waits")
 _IS_PACED = attrgetter("profile.open_loop")
 _IS_WHOLE = attrgetter("whole_load")  # not that of one shard
-# Where the short report has no room for all of one `Room`, those that stand first are in it.
+# If the short report lacks space for all sections of one `Room`, the first ones are in it.
 SECTIONS = (
     Section("heading", run_lines.describe_state, marks=_mark_states),
     Section("server", run_lines.describe_server),

@@ -61,7 +61,7 @@ WORDS = {
 
 
 _HAS_BRANCHES = attrgetter("session_waits")
-# In their order; times are CLOCK_MONOTONIC nanoseconds.
+# Columns in order; times are CLOCK_MONOTONIC nanoseconds.
 COLUMNS = (
     RequestColumn("index", "int64", "its place in the plan"),
     RequestColumn("request_id", "string", "the `x-request-id` that it carried; null if it was not kept"),
@@ -250,7 +250,7 @@ def _write_parquet(batches: Iterator[list[Row]], wanted: Mapping[str, str], file
 
 
 NAMES = {"jsonl": "JSON, a line each", "csv": "CSV", "parquet": "Parquet (the parquet extra)"}
-# By a file's ending.
+# A file's ending chooses its form.
 FORMS: dict[str, Callable[[Iterator[list[Row]], Mapping[str, str], IO[bytes]], None]] = {
     "jsonl": _write_jsonl, "csv": _write_csv, "parquet": _write_parquet,
 }  # fmt: skip

@@ -83,7 +83,7 @@ _VLLM_0_32 = Layout(
     ),
 )
 
-# As SGLang's clients print it in 2026; `Protocol` is the Rust one's. Ours retokenizes nothing: no such line.
+# SGLang's clients print this in 2026; `Protocol` is the Rust one's. Ours retokenizes nothing: no such line.
 _SGLANG = Layout(
     title=" Serving Benchmark Result ",
     rows=(

@@ -59,7 +59,7 @@ PARTS: dict[str, tuple[Callable[[Facts], object], Callable[[Result], Any]]] = {
 
 def encode_run(run: Result, detailed: bool = False) -> dict[str, Any]:
     """Encode a run as vLLM's result file has it, ours under one key; `detailed`: every request."""
-    # What follows from the facts is computed again when the file is read.
+    # These follow from the facts and are computed again when the file is read.
     derived: dict[str, Callable[[], Any]] = {
         "verdict": lambda: verdict.encode_verdict(run.verdict),
         "steady_state": lambda: steady_state.encode_steady_state(run.steady),

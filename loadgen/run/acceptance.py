@@ -41,7 +41,7 @@ from loadgen.wire.openai import ANSWER_LIMITS, Completions, Dialect
 from loadgen.wire.sse import join_lines
 
 _LOG = logging.getLogger("loadgen")
-# Of the small requests that try what a server takes.
+# Small requests with this text try what a server takes.
 TEXT = "hello"
 _TOKENS = 4  # of a prompt in ids
 # A grey PNG of 64 pixels each way: models of vision refuse images that are smaller than a patch.
@@ -72,7 +72,7 @@ _NO_TOOLS = (
     "(llama-server: --jinja --chat-template-file)"
 )
 _CONTEXT = "start the server with a larger context (--context-len; vLLM: --max-model-len)"
-# What to type where rows are too long, by the kind of the data.
+# Users can do this if rows are too long, by the kind of the data.
 _FIXES = {
     "random": "lower --random-input-len or --random-output-len",
     "random_turns": "lower --turns, --random-input-len or --random-output-len, or {context}",

@@ -83,7 +83,7 @@ def adjust_to_warmup(
     return sent
 
 
-# Of the session's options, its server, and how that counts words; None: the plan is sent from here, at once.
+# Takes a session's options, its server, and that one's word counts; None: this process sends, at once.
 SenderMaker = Callable[[Options, ServerAddress, dict[str, WordCounts]], PlanSender | None]
 
 

@@ -116,7 +116,7 @@ class ProgressBar(LiveDisplay):
     first_s, every_s = 0.2, 0.25
 
     def __init__(self) -> None:
-        # Both here: nothing is imported while anything is measured.
+        # Both imports are here: nothing is imported while anything is measured.
         import rich.console
         import rich.live
         import rich.progress_bar
@@ -148,7 +148,7 @@ class ProgressBar(LiveDisplay):
             if self.live is None:
                 from rich.live import Live
 
-                # What goes to standard output may be read by another program: it is none of ours.
+                # Another program may read standard output: it is not ours to redirect.
                 self.live = Live(
                     console=self.console, auto_refresh=False, transient=True, redirect_stdout=False
                 )

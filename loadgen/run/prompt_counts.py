@@ -192,7 +192,7 @@ async def fit_counts(count: Count, groups: int) -> WordCounts:
     common = list_common_words()[: groups * _GROUP]
     parts = [common[begin : begin + _GROUP] for begin in range(0, groups * _GROUP, _GROUP)]
     alone = [await count(_join_words(part)) for part in parts]
-    # Else its first words may be in a cache, and not counted.
+    # In the same order the first words might be in a cache, and not counted.
     together = await count(_join_words(common[::-1]))
     first = (sum(alone) - together) / (groups - 1)  # of the overhead and the first word
     if (together - first) / len(common) < _LEAST_PER_WORD:  # all of them may be longer than its context

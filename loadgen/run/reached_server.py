@@ -106,8 +106,8 @@ def open_session(
     if here and os.path.exists(os.path.expanduser(subject.model_root)):  # else it is a name
         with suppress(UsageError):  # files that cannot be read do not stop the server
             files = checkpoint.read_checkpoint(subject.model_root)
-    # Where nothing between it and us could wait for acknowledgements that it does not wait for: a gateway on
-    # this machine may pass on the name of the engine behind it.
+    # A server is known if nothing between it and us waits for acknowledgements that it does not wait for: a
+    # gateway on this machine may pass on the name of the engine behind it.
     known = local is not None and (local.launched is not None or served.engine.ours)
     root = replace(access.target(""), delay_acks=known and served.engine.sends_at_once)
     return Session(options, access, served, subject, root, local, files, interrupts=interrupts)

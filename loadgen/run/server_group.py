@@ -57,7 +57,7 @@ def check_alike(first: Replica, other: Replica) -> None:
 
 def _make_place_key(root: Target) -> tuple[str, int, str]:
     """Return a key of a server: host name (for virtual hosts) or "this machine", port, path."""
-    # What `localhost` means, not another address of 127.0.0.0/8.
+    # These are what `localhost` means, not another address of 127.0.0.0/8.
     is_local = str(root.address[1][0]) in ("127.0.0.1", "::1", "0.0.0.0", "::")  # nosec B104
     return "this machine" if is_loopback(root.host) and is_local else root.host, root.port, root.path
 

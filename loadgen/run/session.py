@@ -87,9 +87,9 @@ class Session(msgspec.Struct, frozen=True):
     servers: ServerGroup = ServerGroup()  # this one, and others that share its requests
     sender: PlanSender | None = None  # None: what `measure` does is all
     accepted: Adaptation | None = None  # what this server takes, where that is known and it is warm
-    # What features learned for later runs, by names of theirs; sessions made by `replace` share it.
+    # Features keep what they learned for later runs, by name; sessions made by `replace` share it.
     learned: dict[str, Any] = msgspec.field(default_factory=dict)
-    # What this server refuses of a plan's requests, by what `adapting` tells them apart; shared as well.
+    # Parts of a plan's requests that this server refuses, by what `adapting` tells apart; shared too.
     adaptations: dict[str, Adaptation] = msgspec.field(default_factory=dict)
     word_counts: dict[str, WordCounts] = msgspec.field(default_factory=dict)  # see `counting`; shared too
     cell: Cell | None = None  # of a campaign, whose runs these are
@@ -147,7 +147,7 @@ class Session(msgspec.Struct, frozen=True):
         head = headless.make_head(len(body), (("x-request-id", f"{self._request_id_prefix()}0"),))
         fields = json.loads(body)
         masked = hidden.mask(fields)
-        # As it is sent, to the byte, unless it holds a secret: 0.70 in a file is 0.70 here.
+        # The text is what is sent, to the byte, unless it holds a secret: 0.70 in a file is 0.70 here.
         shown = json.dumps(masked, ensure_ascii=False, separators=(",", ":"))
         shown = body.decode() if masked == fields else shown
         return hidden.conceal(head.decode("latin-1").replace("\r\n", "\n")) + shown
@@ -249,7 +249,7 @@ class Session(msgspec.Struct, frozen=True):
         try:
             yield directory, started, journal
         except BaseException:
-            # Not handled here, but what was measured is on disk, and the user must know.
+            # The error goes on, but what was measured is on disk, and the user must know.
             if journal.requests:
                 _LOG.warning(
                     "%d requests were measured: loadgen report %s shows them", journal.requests, directory
@@ -520,7 +520,7 @@ class Session(msgspec.Struct, frozen=True):
             gpus=self.options.gpus,
             state_before=observed.before,
         )
-        # Here, before anything reads them: a sender gives them to others while it sends.
+        # Facts are masked here, before anything reads them: a sender gives them to others while it sends.
         known = self._mask(self.servers.describe(known, self.served, self.access))
         return known if self.sender is None else self._mask(self.sender.describe(known, made))
 

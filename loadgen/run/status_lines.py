@@ -89,7 +89,7 @@ class RunStatus(msgspec.Struct):
     def line(self, columns: int = WIDTH) -> str:
         """Return the progress as one line, not cut to `columns`; from 100 columns on it has more figures."""
         of = "" if self.run.total is None else f"/{self.run.total}"
-        # What is sent is counted at once, what has ended ten times a second.
+        # Sent requests are counted at once, ended ones ten times a second.
         running = max(self.run.counters.sent - max(self.run.counters.ended, self.run.ended), 0)
         if self.run.max_concurrency is not None:
             running = min(running, self.run.max_concurrency)

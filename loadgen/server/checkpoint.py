@@ -233,7 +233,7 @@ def _read_whole(value: object) -> int | None:
     return untrusted.read_count(value) if isinstance(value, int) else None
 
 
-# What the model is comes first; after it the tokenizer's arrays, which are not needed.
+# The model's description comes first; after it the tokenizer's arrays, which are not needed.
 _HEAD_BYTES = 1 << 20
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9

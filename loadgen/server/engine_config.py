@@ -23,7 +23,7 @@ _MOST_BYTES = 4 << 20  # of its beginning and of its end
 _HEAD_CHARS = 4_000_000  # start-up is at a log's head; a line for each request follows
 _MOST_REMARKS = 5
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
-# In remarks that name a slower kernel than the checkpoint's format is made for.
+# Notes with these words name a slower kernel than the checkpoint's format is made for.
 _SLOWER = re.compile(
     "does not have native support for|is not fully optimized yet|simulated weight|"
     "weight-only via FP4 Marlin|Performance might be sub-optimal"
@@ -32,7 +32,7 @@ _REMARK = rf"(?m)(?:^|\] )([^\]\n]*(?:{_SLOWER.pattern}|so forcing |Casting torc
 _STAND_IN, _LOW_BITS = re.compile("marlin|emulat", re.I), re.compile("fp[48]", re.I)
 # Lines with which engines begin: a log that is appended to has those of earlier starts too.
 _BEGIN = re.compile(r"(?m)^.*(?:vLLM API server version|non-default args: |server_args=)")
-# Of these weights an engine has no choice that it reports.
+# An engine reports no choice of kernel for these weights.
 _ONE_KERNEL = ("none", *UNQUANTIZED.values(), "GGUF")
 _MOST_PROCESSES = 8  # of an attached server, whose outputs are looked at
 _SHARED = (

@@ -190,7 +190,7 @@ class ServerAddress(msgspec.Struct, frozen=True, dict=True):
                 _read_pem("--client-key", self.client_key)
                 flags += f" --client-key {self.client_key}"
             try:
-                # Without a password OpenSSL would ask the terminal for it.
+                # OpenSSL would ask the terminal for a password that is not given.
                 context.load_cert_chain(self.client_cert, self.client_key, password=lambda: "")
             except (OSError, ValueError) as error:  # SSLError is an OSError
                 reason = getattr(error, "reason", None) or getattr(error, "strerror", None)
@@ -233,7 +233,7 @@ class ServerAddress(msgspec.Struct, frozen=True, dict=True):
         parts = urlsplit(self.base_url)
         assert parts.hostname is not None
         port = read_port(self.base_url)
-        # As bytes, or Python imports the tables of all alphabets to encode a name that needs none of them.
+        # The name is passed as bytes: Python imports the tables of all alphabets to encode a text.
         name = parts.hostname.encode() if parts.hostname.isascii() else parts.hostname
         try:
             entries = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
@@ -314,7 +314,7 @@ class AnswerWatch:
     async def note(self, event: str, found: Mapping[str, Any]) -> None:
         """Note httpcore's events: a TCP connection restarts the time, a TLS handshake adds round trips."""
         if event == "connection.connect_tcp.complete":
-            # By now the round trip is the kernels' alone: a later one may have waited for the server.
+            # The round trip is the kernels' alone by now: a later one may have waited for the server.
             if (rtt_ns := read_losses(found["return_value"].get_extra_info("socket")).rtt_ns) > 0:
                 self._began_s, self._rtt_ns = self._now_s(), rtt_ns
         elif event == "connection.start_tls.complete":
@@ -379,7 +379,7 @@ class Repeats(msgspec.Struct, frozen=True):
     note: Callable[[str], None]
 
 
-# Of a request for which a run or a person waits.
+# A run or a person waits for such a request.
 SOON = Repeats((0.1, 0.4), partial(_LOG.warning, "sent again: %s"))
 
 
@@ -419,7 +419,7 @@ async def ask_server(
     `begin_only`: of an answer with status 200 only what comes first is read.
     """
     shown = path.partition("?")[0]
-    # As a plan's bodies are encoded: httpx's own JSON has no place for the values that a file has as bytes.
+    # msgspec encodes it like a plan's bodies: httpx's own JSON takes no values that a file has as bytes.
     content = None if body is None else msgspec.json.encode(body)
     kind = {} if body is None else {"content-type": "application/json"}
     watch = AnswerWatch()

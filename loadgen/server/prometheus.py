@@ -122,7 +122,7 @@ def parse_line(line: str) -> Sample:
     """Parse one line, without TYPE and HELP, as a sample: name, labels and value; raises ValueError."""
     from prometheus_client.parser import text_string_to_metric_families  # it brings a server along
 
-    # Without a TYPE line each sample is a family of its own name.
+    # Samples without a TYPE line are a family of their own name each.
     families = list(text_string_to_metric_families(line + "\n"))
     if len(families) != 1 or len(families[0].samples) != 1:
         raise ValueError("not one sample")

@@ -50,7 +50,7 @@ class ServerSample(BaseModel, extra="forbid", frozen=True):
 class ServerWindow(BaseModel, extra="forbid", frozen=True):
     """The change of the server's counters over a run; None for a quantity it does not count."""
 
-    # Why there are no figures; `trouble` in stored results.
+    # The reason why there are no figures; `trouble` in stored results.
     error: str = Field(
         default="", validation_alias=AliasChoices("error", "trouble"), serialization_alias="trouble"
     )
@@ -235,7 +235,7 @@ def _make_figures(moved: Mapping[Series, float], names: str, model: str) -> dict
     ended = sorted(((int(n), reason) for reason, n in reasons.items() if n), reverse=True)
     kept = {reason: n for n, reason in ended[:_MOST]}
     accepted = parts.get("accepted_by_position", {})
-    # Where a position is missing, or no number, none is shown.
+    # If a position is missing or is not a number, none is shown.
     ordered = [accepted[place] for each in range(len(accepted)) if (place := str(each)) in accepted]
     return {
         **{quantity: counted.get(quantity) for quantity in _COUNTED},

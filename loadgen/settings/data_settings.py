@@ -18,7 +18,7 @@ _IMAGES = (
     "pass --image-size 1024x768 and --images N, or --image-dir DIR (docs/images.md); images of a data set: "
     "write whole chat bodies with them as data URLs, one a line, and pass --dataset-path FILE"
 )
-# What to do instead, by a name that other clients' --dataset-name takes.
+# Advice for a name that other clients' --dataset-name takes.
 _NEAREST = {
     "agentic-trace": "recorded conversations are sent as sessions: write a row for each message, as MLPerf's "
     "schema has it, and pass --dataset-path FILE (docs/sessions.md)",
@@ -65,7 +65,7 @@ class RequestSource(msgspec.Struct, frozen=True):
 
 
 RANDOM, FILE = "random", "file"
-# By the kind that DataFacts have; `plan.import_source` has the module of each.
+# Sources by the kind that DataFacts have; `plan.import_source` has the module of each.
 SOURCES = {
     RANDOM: RequestSource(is_made=True, plans_lens=True, takes_output_len=True),
     "trace": RequestSource(key="trace", is_made=True, is_trace=True),

@@ -25,7 +25,7 @@ if typing.TYPE_CHECKING:
 
 Values = Mapping[str, Any]  # of all keys of a profile
 _UNIONS = (types.UnionType, typing.Union)
-# By what --help=NAME calls them, in the order of --help-all.
+# --help=NAME calls the groups by these names; --help-all has this order.
 GROUPS = {
     "server": "server",
     "launch": "a server started for the run",

@@ -80,7 +80,7 @@ SOURCE_KEYS = (TraceKeys, SessionKeys, DataKeys)  # of requests: without them, t
 OPTIONS = RunOptions.__bases__
 FLAGS = (CommandFlags, LaunchOptions, ServerKeys)
 TABLE = list_rows(*FLAGS, *OPTIONS, *PROFILE_KEYS, CallOptions)
-# What else argparse needs to know of a few flags, and their other spellings.
+# argparse needs to know more of a few flags, and their other spellings.
 _FURTHER: dict[str, dict[str, Any]] = {
     "engine": {"choices": LAUNCHED},
     "goodput": {"nargs": "+"},

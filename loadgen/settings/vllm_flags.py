@@ -11,7 +11,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.text import quote_value
 
 _ROWS = 'rows of JSON, {"prompt": "…", "output_tokens": N}, and pass --dataset-path FILE'
-# Of flags, and of names of data sets.
+# Both flags and names of data sets get this advice.
 HUB = f"nothing is downloaded: download it, write its prompts as {_ROWS} (docs/datasets.md)"
 QUESTIONS = (
     "download it; --dataset-path FILE without a name reads its rows, --dataset-category NAME those of a "
@@ -123,7 +123,7 @@ ONLY_VALUES = {
     "--best-of": (1, "every request has one answer"),
     "--probe-request-rate": (0, "no probe requests are sent"),
 }
-# Why, and the nearest way.
+# Each has the reason and the nearest way.
 _REFUSED = {
     HUB: "--hf-name --hf-split --hf-subset --blazedit-max-distance --blazedit-min-distance",
     QUESTIONS: (

@@ -45,7 +45,7 @@ def find_knee(loads: Sequence[float], values: Sequence[float], *, rises: bool) -
     if freedom < 1 or len(distinct) < _FEWEST_LOADS:
         return None
     places = np.linspace(distinct[1], distinct[-2], _PLACES)
-    # What a bend at each place adds to a straight line: unit vectors, float64[places, points].
+    # A bend at each place adds this to a straight line: unit vectors, float64[places, points].
     added = _subtract_line(x, np.maximum(x - places[:, None], 0.0))
     bends = added / np.sqrt((added * added).sum(axis=1, keepdims=True)) * (1.0 if rises else -1.0)
     residual = _subtract_line(x, y)

@@ -25,7 +25,7 @@ _MEASURED_WORDS = frozenset({
     "stddev", "stdev", "succeeded", "successful", "throughput", "total", "tpot", "tps", "ttft", "usage",
     "util", "utilisation", "utilization", "vs", "watts", "%",
 })  # fmt: skip
-# What is set although it is named by what is measured: a power limit, the memory that an engine may use.
+# These are settings, though named like measurements: a power limit, the memory an engine may use.
 _SET_WORDS = frozenset({"budget", "cap", "fraction", "limit", "mode", "policy", "target", "threshold"})
 _MEASURED_TITLE = re.compile(
     r"\bp\d\d(?:\.\d+)?\b|(?:/|_per_| per )(?:s|sec|second|w|joule|token|dollar|\$)\b"
@@ -71,7 +71,7 @@ _FIGURE = re.compile(
 _MEASURED_DIGITS = 3  # of a fraction: 0.85 is set, 0.853 is measured
 _MEASURED_WHOLE = 4  # of a whole number, without the zeros at its end
 _ROUND = 64  # whole numbers of which settings are multiples: 8192
-# How a page says that a result is one more of the same, in the languages of its authors.
+# A page says in these words that a result is one more repeat, in the languages of its authors.
 _NUMERAL = r"(?:#|no\.?|nr\.?|number)?\s?#?\d{1,4}(?:\s?(?:/|of)\s?\d{1,4})?|one|two|three|four|five"
 _REPEAT = (
     r"runs?|repeats?|reps?|repetitions?|trials?|attempts?|iterations?|iter|rounds?|pass|seed|lauf|durchlauf"
@@ -87,7 +87,7 @@ _ONE_MORE = re.compile(
     r"|(?:运行|実行|運行|重复|重複)\s?\d{1,3}\b",
     re.IGNORECASE,
 )
-# What any run prints, as a progress bar; and a log's line, whose numbers are of its run.
+# Any run prints these, as a progress bar; and a log's line, whose numbers are of its run.
 _PRINTED = re.compile(
     r"\d%\||(?:it/s|s/it)\]|^\s*(?:real|user|sys)\s+\d{1,4}m[\d.]+s\s*$|^#(?:Input|Output) tokens: \d+\s*$"
 )

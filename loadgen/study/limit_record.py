@@ -25,7 +25,7 @@ from loadgen.study.sweep_record import LoadAxis
 
 LIMIT = "limit.json"
 
-# What of the server (or the client) the evidence of the lowest failing load points to.
+# The evidence of the lowest failing load points to this part of the server (or the client).
 Bottleneck = Literal["queue", "prefill", "decode", "kv-cache", "client", "unknown"]
 # within: the interval is as narrow as asked; nothing-passes, everything-passes: the bounds of the search;
 # client-limited: runs stayed disturbed by the client, or its machine, and the search went no higher;
@@ -162,7 +162,7 @@ class LimitRecord(SeriesRecord, frozen=True):
         return passed or [run for run in near if run.load == top]
 
 
-# In a campaign's [limit], and from Python.
+# A campaign's [limit] and Python have these.
 LOAD_KEYS, BUDGET_KEY = ("start =", "lowest =", "highest ="), "budget_s ="
 
 

@@ -61,7 +61,7 @@ class Reported(msgspec.Struct, frozen=True):
     saturated: bool = False  # ended early, since the server fell further and further behind
     simulated: str = ""  # the embedded engine's timing preset; "": a real server answered
     speed_formula: str = ""  # what a speed table's tokens per second are over
-    # Where a figure differs from its key's definition, and what could not be read.
+    # Notes on figures that differ from their key's definition, and on what could not be read.
     remarks: tuple[str, ...] = ()
     ceiling: Ceiling | None = None
     fingerprint: Fingerprint | None = None
@@ -270,7 +270,7 @@ def _summarise_run(
         plan_digest=facts.plan_digest,
         memory_bytes=peak.peak_bytes if peak else None,
         weight_bytes=facts.checkpoint.weight_bytes if facts.checkpoint is not None else None,
-        # Of all tokens, as the energy is. Without samples of power no arrivals are read.
+        # All tokens count, as in the energy. Without samples of power no arrivals are read.
         joules_per_token=sensed.joules_per_token(totals[1] if run is None else run.whole.total_output_tokens)
         if sensed
         else None,

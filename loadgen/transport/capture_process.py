@@ -35,8 +35,8 @@ _CAPABILITY_VERSION = 0x20080522
 _LOST = Failure(FailureKind.LOST, "the capturing process died while this request was under way")
 # The parent decides what these mean and sends a stop; where it dies of one, the pipe's end shows it.
 _PARENTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Of two runs in one program no child may get the other one's end of a pipe: its end would not be noticed.
-# A process that was forked while it is held forks again: the thread is the same.
+# If two runs are in one program, no child may get the other one's end of a pipe: its end would not be
+# noticed. A process that was forked while it is held forks again: the thread is the same.
 FORKING = threading.RLock()
 _PDEATHSIG = 1  # of prctl
 # Pids of those that have reported all: the kernel takes 20 ms and more to close the packet ring of one.
@@ -142,7 +142,7 @@ def start_capture(
     `with_parent`: the kernel ends that process with this one, even where it is stopped. This process gets
     SCHED_BATCH, so that a server and the child run first.
     """
-    # Here, as a child that imports would wait for whatever other threads import.
+    # The import happens here: a child that imports would wait for whatever other threads import.
     build = _import_transport(transport)
     counters = counters or Counters()
     reap_ended()  # what an earlier one holds open is not to overlap

@@ -35,7 +35,7 @@ class Deadlines:
     ) -> None:
         self.limits, self.token_seen, self.streams, self.now_ns = job.limits, job.token_seen, streams, now_ns
         self.stopped_ns = 0  # the longest time in which nothing ran
-        # How often a stream is checked for tokens, not for its deadline alone.
+        # A stream is checked for tokens this often, not for its deadline alone.
         self.inspect_ns = min(SECOND_NS, job.limits.stall_timeout_ns // 4 or SECOND_NS)
         self.every_ns = min(_LOOK_EVERY_NS, job.limits.stall_timeout_ns // 4)
         self.token_ns = 0  # when a stream last got a token, as far as is known
@@ -168,7 +168,7 @@ def find_last_token_read(reads: list[bytes], token_seen: Callable[[bytes], bool]
         wide *= _WIDER
     if not seen:
         return None
-    # Of the reads to begin with the last one, and then of those to end with the first one, that have it all.
+    # The last read to begin with is found, then the first to end with: those between have it all.
     each = range(count)
     first = bisect_left(each, True, begin + 1, after, key=lambda i: not token_seen(b"".join(reads[i:]))) - 1
     return bisect_left(each, True, first, count - 1, key=lambda i: token_seen(b"".join(reads[first : i + 1])))

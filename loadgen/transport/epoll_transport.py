@@ -40,7 +40,7 @@ _SWEEP_NS = 100_000_000
 _CHECKS = 8  # of memory, while as much as there is for answers comes in full reads
 _LATE_NS, _HURRIED = 200_000_000, 8  # a capture waited so long: it is not in the journal; given at once then
 _BUSY = State.BUSY
-# By the client, not the server.
+# The client gave these up, not the server.
 _GIVEN_UP = (FailureKind.TIMEOUT, FailureKind.STALL, FailureKind.USER_CANCELLED)
 
 
@@ -68,7 +68,7 @@ class EpollTransport:
         self.gauge = MemoryGauge(job.limits.open_bytes // 2)  # half: reads take more than their bytes
         self.full_bytes = 0  # of reads that were full, since memory was last looked at
         self.stopping = self.hurried = False
-        # Of a read that only adds to its answer: a larger one may have to be acknowledged, or not be all.
+        # Bytes of a read that adds to a response: a larger one may need an ACK, or be incomplete.
         self.most_bytes = READ_BYTES if job.target.delay_acks else UNPUSHED_BYTES
 
     # The hot path.
@@ -235,7 +235,7 @@ class EpollTransport:
                     slot.connect_begin_ns += late_ns
             return  # what has arrived is read first
         limits, delay_acks = self.job.limits, self.job.target.delay_acks
-        # What was sent before has waited too long; 0: nothing has.
+        # A request sent before this has waited too long; 0: none has.
         late_ns = now_ns - limits.request_timeout_ns if limits.request_timeout_ns else 0
         busy, reads = 0, self.reads
         for slot in self.pool.slots:
@@ -330,7 +330,7 @@ class EpollTransport:
         if failure is None and self.outbox.waiting_bytes > self.job.limits.open_bytes > 0:
             failure = self.job.limits.refuse_for_room(slot.held_bytes())  # the decoder is that far behind
             del slot.intake.got[KEPT_READS * A_READ :]
-        # What waited for a segment before it has that one's time, which the kernel does not report.
+        # A read that waited for a segment has that one's time, which the kernel does not report.
         clean = failure is None and len(slot.intake) and slot.lost.out_of_order <= 0
         end_ns = slot.intake.last_arrival_ns(self.wall.now_ns, slot.sent_ns) if clean else self.now_ns()
         self.joined += 1

@@ -16,7 +16,7 @@ UNKNOWN = -1  # this kernel does not report it
 _TCP_INFO: int = getattr(socket, "TCP_INFO", 0)
 _BYTES = 256  # struct tcp_info grows: an older kernel fills less of it
 _COUNT = struct.Struct("=I")
-# Where Linux has these; the last two from 5.4 on.
+# Linux has these here; the last two from 5.4 on.
 _TOTAL_RETRANS, _MIN_RTT, _DSACK_DUPS, _RCV_OOOPACK = 100, 148, 216, 224
 _TCP_TIMESTAMP = 24
 _NO_RTT = (1 << 32) - 1  # of a connection without one yet

@@ -216,7 +216,7 @@ def _find_full_first(run: RunEvidence) -> Evidence | None:
     )
 
 
-# How arrivals and tokens can differ: the first that holds is the cause.
+# Arrivals and tokens can differ in these ways: the first that holds is the cause.
 _CAUSES: tuple[Callable[[RunEvidence], Evidence | None], ...] = (
     _find_whole_answers,
     _find_extra_first,

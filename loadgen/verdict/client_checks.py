@@ -66,7 +66,7 @@ def _describe_pause(run: RunEvidence) -> str:
 def _list_harms(run: RunEvidence) -> list[str]:
     """List the figures that are off by more than SHARED if coalesced messages were really a gap apart."""
     metrics, health, late, harms = run.metrics, run.metrics.health, _is_late(run), []
-    # For a gap or more, once: what came then coalesced.
+    # The client was away for a gap or more, once: what came then coalesced.
     away = late or health.lag_max_ms > metrics.itl.mean_ms
     excess_ms = health.with_first * metrics.itl.mean_ms / health.answers if health.with_first else 0.0
     if late and excess_ms > SHARED * metrics.ttft.mean_ms:
@@ -261,7 +261,7 @@ def _count_clock_faults(run: RunEvidence) -> _Clock:
     wrong = {*np.flatnonzero(begun)[early].tolist()}
     for block in records.blocks():
         late = np.flatnonzero(np.diff(block.arrival_ns) < -least_ns)  # from message i to i + 1
-        # Not from one answer to the next; isin, which is the same, would import for 10 ms.
+        # Intervals do not span two responses; isin, which is the same, would import for 10 ms.
         ends, begins = (np.searchsorted(block.start, late + 1, side) for side in ("right", "left"))
         late = late[ends == begins]
         wrong |= {*(block.first - 1 + np.searchsorted(block.start, late, side="right")).tolist()}

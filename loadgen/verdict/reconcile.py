@@ -109,7 +109,7 @@ def find_mismatches(window: ServerWindow, metrics: Metrics) -> list[Mismatch]:
     """List the figures in which client and server differ, the most telling first; [] without counters."""
     if not window.is_known:
         return []
-    # Where only the server knows how long prompts were, there is nothing to compare its count with.
+    # If only the server knows how long prompts were, there is nothing to compare its count with.
     prompt_tokens = None if metrics.unknown_inputs else window.prompt_tokens
     counts = [
         ("requests finished", "requests", metrics.completed, window.finished),

@@ -116,7 +116,7 @@ def foreign_requests(run: RunEvidence) -> Evidence | None:
     # A server that does not abort cancelled requests still has them, next to those that took their places.
     going_on = max(run.metrics.cancelled - window.requests.get("abort", 0), 0)
     peak = run.metrics.peak_concurrency + going_on
-    # Of several servers a sample is of several instants: what ended on one may run on the next.
+    # A sample of several servers has several instants: what ended on one may run on the next.
     alone = not run.facts.targets and len(run.facts.role_windows) < 2
     loads = [(sample.running or 0) + (sample.waiting or 0) for sample in run.samples if alone]
     crowded = [load for load in loads if load > peak]

@@ -34,8 +34,8 @@ _SHOWN = 2  # doubts shown in full under the block
 
 _limit_to_paced = partial(limit_doubts, ["profile.open_loop"])
 _limit_to_stopped = partial(limit_doubts, ["client.stopped_s"])
-# In the order in which they are reported: of two doubts as severe, the one that explains the other comes
-# first. Every threshold stands in a doubt's condition, with why a healthy idle server does not reach it.
+# Doubts are reported in this order: of two as severe, the one that explains the other comes first. Every
+# threshold stands in a doubt's condition, with why a healthy idle server does not reach it.
 DOUBTS: tuple[Rule[RunEvidence], ...] = (
     # The run itself.
     server.counters_reset,
@@ -169,7 +169,7 @@ class Checkable(msgspec.Struct, frozen=True):
     remedy: str
 
 
-# In the order in which a verdict names them. Of a hosted API there are no counters and no machine.
+# A verdict names them in this order. A hosted API has no counters and no machine.
 CHECKABLE = (
     Checkable(
         "roofline",

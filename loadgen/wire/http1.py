@@ -263,7 +263,7 @@ class Response:
         self.headers: Headers = {}
         self.status = 0
         self.complete = False
-        # To be deleted once it has been fed: it refers to this too, and cycles are not collected here.
+        # It must be deleted once fed: it refers to this too, and cycles are not collected here.
         self.parser = httptools.HttpResponseParser(self)
 
     def on_message_begin(self) -> None:

@@ -30,7 +30,7 @@ _KEYS: Final = {
     "reasoning_content": True,
     "summary": True,  # of reasoning
 }
-# Of a tool call: text, or the object that it is.
+# Arguments of a tool call: text, or the object that it is.
 _OBJECTS: Final = frozenset(("arguments", "input", "partial_json"))
 _OF_THOUGHT: Final = ("thinking", "reasoning", "thought", "redacted_thinking")  # types begin so
 
@@ -85,7 +85,7 @@ def _append_text(value: Any, thought: bool, answer: list[str], reasoning: list[s
                 _append_text(text, thought, answer, reasoning)
 
 
-# What a message carries, as far as it shows by itself; `records.decoded_stream` settles the rest by `usage`.
+# A message shows this by itself; `records.decoded_stream` settles the rest by `usage`.
 NOTHING: Final = 0  # a role, a ping, a usage message
 CLOSING: Final = 1  # a finish reason without so much as an empty text
 ENDING: Final = 2  # an empty text with a finish reason: a last special token, or only the end

@@ -247,7 +247,7 @@ def read_plain_stream(raw: bytes) -> PlainStream | None:
     count, over = divmod(len(places) - 1, _CONTROLS)
     if over or count < 1 or places[-1] != len(raw) - after - 1:
         return None
-    # From the newline before it on: after its size, after its data, and what need not be looked at.
+    # From the newline before an event, the third control byte ends its size, and the fourth its data.
     fields, ends = places[2::_CONTROLS], places[3::_CONTROLS]
     lengths = ends - fields
     if _cut_lines(raw, ends, len(_END)).tobytes() != _END * count:

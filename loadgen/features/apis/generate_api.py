@@ -43,7 +43,7 @@ class MetaInfo(msgspec.Struct, gc=False):
     finish_reason: Finish | str | None = None  # text in early versions
     spec_verify_ct: Any = None  # steps after the first, of a server that drafts; unread in another type
     spec_num_correct_drafts: Any = None  # draft tokens that they accepted
-    # In seconds, the last two of a request that has ended; unread in another type.
+    # These are in seconds; the last two come with a request that has ended. Another type is not read.
     queue_time: Any = None  # until it was first scheduled
     forward_entry_time: Any = None  # first scheduled, by the wall clock
     prefill_finished_time: Any = None
@@ -145,8 +145,8 @@ class Generate(Dialect, frozen=True):
         DecodeError.
         """
         answers: list[RawMessage] = self._answers.decode_lines(lines)
-        # With --incremental-streaming-output all messages together list no more ids than there are tokens.
-        # Servers that list none repeat.
+        # Under --incremental-streaming-output the messages together list at most as many ids as there are
+        # tokens. Servers that list none repeat.
         lists = filter(None, (bytes(answer.output_ids).strip(b"[] ") for answer in answers))
         listed = sum(ids.count(b",") + 1 for ids in lists)
         counts = {answer.index: answer.meta_info.completion_tokens for answer in answers if answer.meta_info}

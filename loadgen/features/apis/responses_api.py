@@ -272,7 +272,7 @@ def _read_text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-# What is said with other fields there, or not at all.
+# That API words these in other fields, or not at all.
 _OTHERWISE: Final = (
     *ANSWER_LIMITS,
     "messages",

@@ -245,7 +245,7 @@ def divide_gaps(records: Records, gaps: TailGaps, counted: CountedPreemptions, b
     if not len(gaps.request):
         return division.parts
     take = division.take
-    # Where bursts of messages are of one step, the typical gap is none between steps.
+    # If bursts of messages belong to one step, the typical gap is not one between steps.
     usual_ns = gaps.typical_ns if gaps.typical_ns * _BURST >= gaps.mean_ns else gaps.mean_ns
     timeline = trace_timeline(records, max(round(usual_ns), 1))
     added_ns = (gaps.delay_ns - gaps.before_ns).clip(0)
@@ -320,8 +320,8 @@ def mark_unstamped(records: Records) -> Bool:
     return marked
 
 
-# By which a sample may be of earlier than its time: a scrape takes as long. Where it is not stored when
-# sampling began, it may have been as long before the first request was sent.
+# A sample may be older than its time by the first: a scrape takes as long. If the start of sampling is not
+# stored, it may have preceded the first request by the second.
 _SCRAPE_NS, _EARLY_NS = 25 * MS_NS, SECOND_NS // 4
 _NEAR_NS = 10 * SECOND_NS  # of the first request; a time further off is of another clock
 
@@ -592,7 +592,7 @@ def divide_waits(records: Records, tokens: FirstTokens) -> Int64:
     # A connection that was opened ahead of time delayed no one.
     parts[ROWS["handshake"]] = records.connect_ns[tokens.request].clip(0, late_ns)
     parts[ROWS["sent_late"]] = late_ns - parts[ROWS["handshake"]]
-    # What was not sent again was sent late by this machine.
+    # A request that was not sent again was sent late by this machine.
     resent = records.retransmitted[tokens.request] != 0
     take("request_resent", np.where(resent, records.request_delay_ns[tokens.request], 0))
     take("round_trip", rtt_ns)

@@ -114,7 +114,7 @@ def trace_timeline(records: Records, usual_ns: int) -> Timeline:
     )
     open_ns = max(int((timeline.ended_ns - timeline.begun_ns).sum()), 1)
     made = len(records.arrival_ns) - len(timeline.begun_ns)
-    # What a step makes of a stream is one message at least.
+    # A step gives a stream at least one message.
     caught_up = at_once[silent] > _SEVERAL * max(made * float(np.median(timeline.steps_ns)) / open_ns, 1.0)
     return replace(timeline, caught_up=caught_up)
 
@@ -271,7 +271,7 @@ def _find_prompts(timeline: Timeline, records: Records, begins_row: Bool, excess
     last = end_ns.searchsorted(first_ns, side="right") - 1
     if len(begin_ns):
         at = last.clip(0)
-        # With the end, or a step later where the prompt's last chunk was too short to make that one slow.
+        # It comes with the end, or a step later if the prompt's last chunk was too short to slow that step.
         after_ns, waited = first_ns - end_ns[at], began_ns <= begin_ns[at]
         with_end = (last >= 0) & (after_ns <= (_BURST + SILENT * waited) * step_ns[at])
         row_begin = np.maximum.accumulate(np.where(begins_row, np.arange(len(begin_ns)), 0))

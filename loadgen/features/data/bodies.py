@@ -63,7 +63,7 @@ _TYPES: dict[str, Any] = {
 
 _DECODERS = {key: msgspec.json.Decoder(kind) for key, kind in _TYPES.items()}
 
-# What a body asks of a server that not every server has, by the key or the type of a part that asks for it.
+# A body with this key, or a part of this type, asks for a feature that not every server has.
 _FEATURE_OF_KEY = {
     **dict.fromkeys(("tools", "functions"), "tools"),
     **dict.fromkeys(("response_format",), "response_format"),

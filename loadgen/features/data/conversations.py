@@ -29,9 +29,9 @@ from loadgen.wire.openai import Dialect
 USER, ASSISTANT, TOOL = "user", "assistant", "tool"
 # The schema's table: which role may follow which; "" is the begin.
 NEXT = {"": (USER,), USER: (ASSISTANT,), ASSISTANT: (TOOL, USER), TOOL: (ASSISTANT, USER)}
-# Of a message, as the chat API has it; other keys of a row are not part of it.
+# The chat API has these keys of a message; other keys of a row are not part of it.
 _MESSAGE_KEYS = ("role", "content", "name", "reasoning_content", "reasoning", "tool_calls", "tool_call_id")
-# Of the request that a client's turn makes.
+# These keys belong to the request that a client's turn makes.
 _FIELDS = (
     "model temperature top_p top_k min_p seed repetition_penalty frequency_penalty presence_penalty "
     "stop logit_bias user chat_template chat_template_kwargs tool_choice parallel_tool_calls "
@@ -269,7 +269,7 @@ class RecordedTurns(TurnRequests):
         self.output_lens = output_lens
         sent = {int(answer): i for i, answer in reversed(list(enumerate(answers.tolist())))}
         asking = {"tools": conversations.with_tools, "system": conversations.with_system}
-        # What not every server has, by the first request that asks for it.
+        # Features that not every server has, each with the first request that asks for it.
         self.features = {name: sent[i] for name, i in asking.items() if i is not None and i in sent}
         self.models = {name: sent[i] for name, i in conversations.models.items() if i in sent}
         self.held = conversations.held  # messages of each role, tool calls and conversations with tools

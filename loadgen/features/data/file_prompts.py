@@ -182,7 +182,7 @@ class PromptTokens:
 
 
 FLAG = "--dataset-category"
-# What SPEED-Bench has in place of texts of other data sets, until they are fetched.
+# SPEED-Bench has this text in place of other data sets' texts, until they are fetched.
 _PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED"
 _NO_LENGTHS = (
     "holds questions, which have no lengths of answers: pass --output-len N (custom_output_len in a profile)"
@@ -200,7 +200,7 @@ class _Message(msgspec.Struct, gc=False):
 
 _TEXT: msgspec.json.Decoder[str] = msgspec.json.Decoder(str)
 _TURNS: msgspec.json.Decoder[list[str]] = msgspec.json.Decoder(list[str])
-# Of a prepared SPEED-Bench, in place of turns: a user's each.
+# A prepared SPEED-Bench has messages in place of turns, each a user's.
 _MESSAGES: msgspec.json.Decoder[list[_Message]] = msgspec.json.Decoder(list[_Message])
 
 

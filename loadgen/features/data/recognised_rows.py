@@ -9,7 +9,7 @@ from loadgen.features.data import bodies, conversations, file_prompts, row_kinds
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
 
 _CONVERSATIONS, _HEAD_BYTES = b'"conversations"', 1 << 20  # a key of each entry, and where the first ends
-# What makes requests of a kind's rows.
+# Each function makes the requests of a kind's rows.
 _READERS = {
     row_kinds.PROMPTS: file_prompts.of_rows,
     row_kinds.CHAT: bodies.of_rows,

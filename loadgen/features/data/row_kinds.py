@@ -28,7 +28,7 @@ RowObject = dict[str, msgspec.Raw]  # a row's keys and the bytes of its values, 
 PROMPTS, CHAT, COMPLETIONS = "prompts", "chat bodies", "completion bodies"
 CONVERSATIONS, QUESTIONS = "conversations", "questions"
 _SHOWN_KEYS = 8
-# What a whole body has and a row of prompts has not: fields of the two APIs, as vLLM and SGLang have them.
+# A whole body has these, a row of prompts has not: fields of the two APIs, in vLLM and SGLang.
 _FIELDS = (
     "model max_tokens max_completion_tokens temperature top_p top_k min_p min_tokens stop "
     "stop_token_ids stream stream_options n best_of use_beam_search seed user logprobs top_logprobs "

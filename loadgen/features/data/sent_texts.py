@@ -43,7 +43,7 @@ _LEAST_AFTER_THE_FIRST_WAVE = 10
 _UNFINISHED = "unfinished"  # in a series: the directory of the runs that have not ended
 _DAY, _MOST_RUNS = timedelta(days=1), 50
 
-# By what each prompt holds: its TTFT and TPOT (ns; NaN: unknown).
+# Maps the contents of each prompt to its TTFT and TPOT (ns; NaN: unknown).
 _Answered = dict[bytes, tuple[float, float]]
 
 

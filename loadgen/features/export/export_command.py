@@ -443,7 +443,7 @@ def _make_row_format(form: str) -> ExportFormat:
     )
 
 
-# By name; those of rows have a flag of their own too.
+# Forms by name; those of rows have a flag of their own too.
 FORMATS = {
     **{form: _make_row_format(form) for form in FORMS},
     # llm-d's analysis globs benchmark_report_v0.2*yaml; JSON is YAML.

@@ -145,7 +145,7 @@ class GreedyApi(msgspec.Struct, frozen=True):
         openai = isinstance(dialect, Chat | Completions)
         sampling: dict[str, Any] = {"temperature": 0, **({"seed": 0} if openai else {})}
         if engine.vllm_fields and "repetition_penalty" not in dialect.lacks:
-            # Else the checkpoint's own generation_config.json counts, and a quantized one may differ.
+            # Without it the checkpoint's own generation_config.json counts, and a quantized one's may differ.
             sampling["repetition_penalty"] = 1.0
         more = {"return_token_ids": True} if engine.vllm_fields and openai else {}
         prompt = text if self.tokenizer is None else self.tokenizer.encode(text, add_special_tokens=True)

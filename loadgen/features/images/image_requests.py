@@ -183,7 +183,7 @@ _MOST_FILE_BYTES = 64 << 20
 _DIGEST_BYTES = 16
 _THREE = 3  # bytes that base64 writes as four characters
 AS_THEY_ARE = "as they are"
-# By how files begin.
+# Files of each kind begin with these bytes.
 _KINDS = (
     (b"\x89PNG\r\n\x1a\n", "png"),
     (b"\xff\xd8\xff", "jpeg"),

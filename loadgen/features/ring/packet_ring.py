@@ -93,7 +93,7 @@ class PacketRing:
         sock, size = self.sock, frame_bytes * frames
         sock.setsockopt(_SOL_PACKET, _PACKET_VERSION, _TPACKET_V2)
         sock.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
-        # Or the timestamp is of when the kernel came to the packet, which may have waited for a core.
+        # Otherwise the timestamp says when the kernel came to the packet, which may have waited for a core.
         sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         ring = struct.pack("4I", _BLOCK_BYTES, size // _BLOCK_BYTES, frame_bytes, frames)
         sock.setsockopt(_SOL_PACKET, _PACKET_RX_RING, ring)
@@ -109,7 +109,7 @@ class PacketRing:
             # Any interface: it may come and go. And of one interface the packets would come after TCP had
             # handled them, with later timestamps.
             protocol = socket.htons(self.headers.protocol)
-            # By a system call: Python's `bind` cannot name "any interface" (0).
+            # A system call binds: Python's `bind` cannot name "any interface" (0).
             address = _SOCKADDR.pack(socket.AF_PACKET, protocol, 0, 0, 0, 0, b"")
             if ctypes.CDLL(None, use_errno=True).bind(self.sock.fileno(), address, len(address)):
                 number = ctypes.get_errno()

@@ -60,10 +60,10 @@ from loadgen.transport.tcp_connection import READ_BYTES, SO_TIMESTAMPNS, TIMESPE
 
 _WAITING_BYTES = 64 << 20  # unread in all sockets together, about
 _LEAST_READ, _MOST_READ = 4096, 1 << 18  # bytes that wait in one before it is read
-# From N segments per second on they are taken some at a time, with a rest between that delays the sight of a
-# response's end, and nothing else.
+# Above N segments per second they are taken some at a time, with a rest between. That delays noticing the end
+# of a response, and nothing else.
 _RESTS_S = ((16000, 0.001), (4000, 0.0005))
-# Where sockets are read at once, since a server may wait for acknowledgements: as the epoll transport's.
+# Sockets read at once rest as in the epoll transport, since a server may wait for acknowledgements.
 _RESTS_AT_ONCE_S = ((4000, 0.0002),)
 _SHORT_REST_S = 0.00005  # until a socket has the bytes of a segment that was seen
 _LEARN_NS = 100_000_000
@@ -85,7 +85,7 @@ class RingSocket:
         self.bind, self.connect_ex, self.shutdown = sock.bind, sock.connect_ex, sock.shutdown
         self.getsockopt, self.setsockopt = sock.getsockopt, sock.setsockopt
         self.begin_seq = -1  # of the server's first byte; -1: the ring has not shown it
-        # Of the connection: read; known to have come, and to be looked at.
+        # Bytes of the connection that were read, and bytes known to have come, which are to be read.
         self.read_bytes = self.due_bytes = 0
         self.delivered_bytes = 0  # with the responses before this one
         self.owed = 0  # responses whose segments are still to be looked for
@@ -493,7 +493,7 @@ class RingTransport(EpollTransport):
         ends, rows, pieces = arrivals.ends, arrivals.rows, arrivals.pieces
         capture.raw, capture.segments = b"".join(got[::A_READ]), True
         record_ends = list_places(got) - span[0] if sealed else None
-        # Across a step of the wall clock it is not known what came as soon as the client had read.
+        # After a step of the wall clock, no one knows which segments came as soon as the client had read.
         if not (self.job.target.delay_acks or capture.earlier_offsets_ns):
             sizes = map(len, got[::A_READ])
             read_ends = np.fromiter(sizes, np.int64).cumsum() if record_ends is None else record_ends

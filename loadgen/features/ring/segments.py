@@ -175,7 +175,7 @@ def find_pieces(rows: Rows, sizes: Int64, begin_seq: int, total: int) -> Pieces 
     edges = np.unique(np.concatenate((_NOTHING, begins, ends)))
     low = edges.searchsorted(begins)
     counts = edges.searchsorted(ends) - low
-    # Of each segment the stretches between two edges that it has.
+    # Each segment covers the stretches between its edges.
     segment = np.repeat(np.arange(len(rows)), counts)
     stretch = np.arange(len(segment)) + np.repeat(low - np.cumsum(counts) + counts, counts)
     sent = (rows["sent"].astype(np.uint32) - np.uint32(rows["sent"][0])).view(np.int32).astype(np.int64)

@@ -391,7 +391,7 @@ def list_bound_figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], 
     figures = list_figures(metrics, replace(facts.block(), selected=selected))
     tokens, window = metrics.total_output_tokens - metrics.completed, facts.own_window
     if facts.speculates and tokens > 0:
-        # Of T tokens after the first, T − accepted had a step of their own; without counters, each message.
+        # T − accepted of T tokens after the first had their own step; without counters, each message.
         accepted = None if window is None else window.accepted_tokens
         steps = metrics.itl.n if accepted is None else tokens - accepted
         if steps > 0:

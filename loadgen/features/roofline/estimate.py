@@ -304,7 +304,7 @@ def _parse_integer(name: str, word: str, group: int | None) -> Scheme | None:
 
 _PASS = "pass --hardware KEY (as jetson-thor) or --bandwidth GB/s"
 _PLAIN = ("", "BF16", "FP16", "FP32")
-# What an engine quantizes plain weights to.
+# An engine quantizes plain weights to these.
 _ONLINE = {"fp8": "FP8", "bitsandbytes": "BNB-4bit", "mxfp8": "MXFP8"}
 
 
@@ -328,7 +328,7 @@ def estimate_ceiling(
     directory = Path(os.path.expanduser(place)) if files is not None else None
     shape = _find_shape(model, config, directory)
     word, group = _find_storage(model, quantization, config, files)
-    # Of several joined by + the smallest, so that no run is wrongly impossible.
+    # The smallest of several schemes joined by + counts, so that no run is wrongly impossible.
     schemes = filter(None, (parse_scheme(part, group) for part in word.split("+")))
     stored, peaks = min(schemes, key=lambda each: each.bits, default=None), machine.peak_flop_per_s
     if stored is not None and peaks and stored.computes not in peaks:

@@ -21,7 +21,7 @@ from loadgen.base import untrusted
 from loadgen.base.errors import UsageError
 from loadgen.plan import model_files
 
-# What a family leaves out of its config.json, because its code has defaults.
+# A family leaves these out of its config.json, because its code has defaults.
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "gemma2": {"head_dim": 256, "tie_word_embeddings": True, "vocab_size": 256000, "sliding_window": 4096},
     "gemma3_text": {
@@ -280,7 +280,7 @@ class _Keys:
         )
 
 
-# What a name may have behind the model's: how it was tuned, and how its weights are stored.
+# A name may go on after the model's with how it was tuned, and how its weights are stored.
 _TUNED = re.compile(r"(?:instruct|chat|it|base|hf|thinking|reasoning|\d{4}|v\d+(?:\.\d+)*|preview)", re.I)
 _STORED = re.compile(
     r"(?:bf16|fp16|fp32|fp8|fp4|nvfp4|mxfp4|mxfp8|awq|gptq|autoround|bnb|gguf|int4|int8|w\d+a\d+|[48]bit|quantized(?:\.w\d+a\d+)?"

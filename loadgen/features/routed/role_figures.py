@@ -26,7 +26,7 @@ _COLUMNS = (
     PartColumn("peak_waiting", "waiting", short="wait"),
     PartColumn("peak_kv_share", "KV cache", short="KV"),
 )
-# By role, what its share of the load is measured in.
+# Each role's share of the load is measured in these tokens.
 _WORK = {PREFILL: "prompt_tokens", DECODE: "generation_tokens", WORKER: "generation_tokens"}
 
 

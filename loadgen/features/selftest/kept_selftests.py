@@ -21,7 +21,7 @@ from loadgen.facts.calibration import HEADROOM, HELD_PERCENT, Calibration
 from loadgen.facts.run_facts import Facts
 from loadgen.verdict.evidence import RunEvidence, limit_doubts
 
-# What moves the client's figures; the rest of the environment may change under a calibration.
+# These move the client's figures; the rest of the environment may change under a calibration.
 _DECIDING = ("cpu", "cpus", "machine", "platform", "python", "loadgen", "httpx", "httptools", "numpy")
 _LOG = logging.getLogger("loadgen")
 _LOG.addHandler(logging.NullHandler())  # a library prints nothing of its own accord

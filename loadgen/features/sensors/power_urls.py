@@ -29,7 +29,7 @@ from loadgen.server.exchange import ControlAnswer, ControlLoop, ServerAddress
 from loadgen.server.prometheus import explain_cut, explain_excess, explain_other_text, parse_line, read_name
 
 HELD_BACK: Literal["held_back"] = "held_back"
-# What DCGM reports for a value that there is not, for each width of its numbers.
+# DCGM reports these for a missing value, one for each width of its numbers.
 _DCGM_BLANKS = tuple(float(base + n) for base in (0x7FFFFFF0, 1 << 47, 0x7FFFFFFFFFFFFFF0) for n in range(4))
 _MOST_NAMES, _LONGEST_HOST = 5, 100
 

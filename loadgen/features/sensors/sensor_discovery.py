@@ -47,7 +47,7 @@ def _find_power_sensors(root: Path) -> list[Sensor]:
 
         first = len(devices.devices) if isinstance(devices, Gpus) else 0
         of_amd = call_guarded("amdsmi", lambda: amd.find_amd_gpus(root, first), Absent)
-        # Where a GPU of AMD is, that there is none of NVIDIA's is no loss.
+        # If there is an AMD GPU, a missing NVIDIA GPU is no loss.
         found = [of_amd] if isinstance(devices, Absent) else [devices, of_amd]
     found.append(call_guarded("the board's sensors", lambda: find_board(root), Absent))
     if any((root / _ZONES).glob("intel-rapl*")):
@@ -88,7 +88,7 @@ def read_device_memory_bytes() -> int | None:
     )
 
 
-# For PSS the kernel walks every page, 10 ms a GiB, and a process that maps memory meanwhile may have to wait:
+# The kernel walks every page for PSS, 10 ms a GiB, and a process that maps memory meanwhile may have to wait:
 # it is read seldom.
 _PSS_S = 5.0
 
@@ -244,7 +244,7 @@ class Zone(msgspec.Struct):
         if value_uj is None:
             raise ValueError(f"{untrusted.read_text(text, 40)!r} is no count")
         if self.last_uj is not None and value_uj < self.last_uj:
-            # Without a range it goes on from where it was: what was spent meanwhile is lost.
+            # If its range is unknown, what was spent between the last value and the wrap is lost.
             self.wrapped_uj += self.range_uj or self.last_uj
         self.last_uj = value_uj
         return (value_uj + self.wrapped_uj) / 1e6

@@ -37,7 +37,7 @@ def summarize_window(
     packages = list(dict.fromkeys((*window.list_places("package_j", ever=True), *known)))
     source = _name_sources(window, packages)
     by_cpu, uncounted = _add_up(window, idle, dict.fromkeys(packages, ("package_j",)), source)
-    # Where no GPU or board is known to draw power, the CPU's is all there is.
+    # If no GPU or board reports power, the CPU's is all there is.
     alone = not gpus and not window.list_places("board_w", ever=True)
     inside = window.inside
     missing = Counter(reason for s in inside for reason in dict.fromkeys(s.reading.missing))

@@ -116,8 +116,8 @@ def session_forgotten(run: RunEvidence) -> Evidence | None:
     sessions, records, waits = run.sessions, run.records, run.waits
     if sessions is None:
         return None
-    # What later turns share with the turn before, of the same line, by usage; of a trace that says which
-    # prompts share blocks, these at most.
+    # Usage shows what later turns share with the turn before on the same line, at most these if a trace says
+    # which prompts share blocks.
     lanes = np.zeros(len(records), np.int64) if waits is None else waits.lanes[records.index]
     order = np.lexsort((lanes, sessions.session))  # the turns of a line stay in order
     tokens = records.input_tokens[order]

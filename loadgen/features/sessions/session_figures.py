@@ -38,7 +38,7 @@ _WORDS = {
     FailureKind.TIMEOUT: "timeout",
     FailureKind.UNNAMED: "an answer without an id",
 }
-# What a chat template or a server's settings refuse of a conversation, and its name.
+# A chat template or a server's settings refuse these parts of a conversation, each with its name.
 _REFUSED_PARTS = {
     "tools refused": TOOLS_UNREAD,
     "system role refused": r"system (?:role|message)s? (?:is |are )?not supported|(?:not|n't) support "
@@ -260,7 +260,7 @@ def _find_paths(run: Result) -> tuple[Bool, Bool, Int64, Int64]:
     whole = np.repeat(sessions.finished, sessions.sent)
     row_of = np.full(len(waits.lanes), _NONE)
     row_of[records.index] = np.arange(len(records))
-    # Of those that each one waited for, the one that ended last; none of a root.
+    # Each request gets the predecessor that ended last; a root has none.
     counts = np.diff(waits.starts)[records.index]
     ends = np.cumsum(counts)
     rows = np.repeat(np.arange(len(records)), counts)

@@ -38,8 +38,8 @@ CORPUS = "corpus"
 _MOST_TEXTS = 4096  # of messages, in memory
 
 
-# Of user messages and of answers by the index of their request, and of system prompts by the number of the
-# prefix group; None: there are none.
+# Texts of user messages and of outputs by the index of their request, and of system prompts by the number of
+# the prefix group; None: there are none.
 _Texts = tuple[PromptRequests, PromptRequests, PromptRequests | None]
 
 
@@ -64,7 +64,7 @@ class SyntheticTurns(TurnRequests):
         system_lens = 0 if systems is None else systems.input_lens[groups.of[first // turns]]
         before = until[np.arange(len(own_lens))] - until[first]
         self.input_lens: Int64 = system_lens + before + own_lens
-        # Of system prompts that an earlier session had.
+        # An earlier session had the same system prompt.
         system_len = 0 if systems is None else int(systems.input_lens[0])
         self.shared_tokens = groups.count_reusable(system_len)
 

@@ -110,7 +110,7 @@ class OpenSession:
     def __init__(self, turns: Turns, number: int, begin_ns: int) -> None:
         self.number, self.begin_ns = number, begin_ns
         self.begin, end = turns.begins[number : number + 2].tolist()
-        # What each request waits for, by place in the session, and the lane of each.
+        # Each request has its predecessors, by place in the session, and its lane.
         count, waits = end - self.begin, turns.waits
         self.before, self.lanes = [[], *([place] for place in range(count - 1))], [MAIN] * count
         if waits is not None:
@@ -459,7 +459,7 @@ class TurnPace:
         return max(planned_ns, end_ns)
 
 
-# When it is due, the number of the slot that its session began in, its index, its slot, its session.
+# Due time, number of the slot that its session began in, index, slot, session.
 Waiting = tuple[int, int, int, Slot, OpenSession | None]
 
 
@@ -790,7 +790,7 @@ def make_turns(
             "not call: pass --assistant live or recorded"
         )
     answered = profile.assistant != "recorded"
-    # Of its own, since the run's counts what it decodes; by the same lengths, so that both judge alike.
+    # Its decoder is its own, since the run's counts what it decodes; the same lengths make both judge alike.
     planned = (plan.requests.input_lens, plan.requests.output_lens)
     decoder = Decoder(plan.dialect, profile.stream, planned=planned)
     goes_on = plan.cancellations is not None and bool(plan.cancellations.own)

@@ -454,7 +454,7 @@ RULES: dict[Join, Rule] = {
     Join.SELF_TEST: join_self_tests,
 }
 
-# What all shards must have alike, in the order in which it is compared: what explains others comes first.
+# All shards must have these alike. They are compared in this order: what explains others comes first.
 ALIKE: dict[str, Callable[[ShardRun], Any]] = {
     "loadgen version": lambda run: run.shard.version,
     "format": lambda run: run.facts.format,

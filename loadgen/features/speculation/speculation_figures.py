@@ -61,7 +61,7 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True):
     by_position: tuple[float, ...] = ()
     histogram: tuple[int, ...] = ()  # steps with 1, 2, … tokens; the last, the 64th, for more
     by_category: Mapping[str, RatioEstimate] = {}  # acceptance length, by the data set's category
-    # Of the acceptance length: messages, the server's counts of each of its requests, counters or gauge.
+    # The acceptance length comes from messages, the server's counts of each request, counters or a gauge.
     source: str = ""  # "": there is none
     sources: Mapping[str, DraftCounts] = {}  # what each counted
     why: Mapping[str, str] = {}  # figure → why it is None

@@ -71,8 +71,8 @@ def _list_slower(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
         values, targets = values_ns[ordered] / MS_NS, of[ordered]
         for number, url in enumerate(run.facts.targets):
             ours = targets == number
-            # Of each one's own requests: where these are divided beforehand, the faster server has
-            # answered its last while the slower one goes on.
+            # Each target is judged by its own requests: if these were divided beforehand, the faster server
+            # ends its last while the slower one goes on.
             parts = zip(
                 np.array_split(values[ours], PARTS), np.array_split(values[~ours], PARTS), strict=True
             )

@@ -96,7 +96,7 @@ class SpanJoin:
         """Return the row of each span's request (any without one), int64[spans], and whether it has one."""
         if not len(self._high):
             return np.zeros(len(spans), np.int64), np.zeros(len(spans), np.bool_)
-        # Of 2^32 requests two may share a high half.
+        # Two of 2^32 requests may share a high half.
         places = self._high.searchsorted(spans["high"], sorter=self._order)
         rows = self._order[np.minimum(places, len(self._high) - 1)]
         return rows, (self._high[rows] == spans["high"]) & (self._low[rows] == spans["low"])

@@ -176,7 +176,7 @@ class SpanSink:
         provider.add_span_processor(SimpleSpanProcessor(self._ended))
         self._tracer = provider.get_tracer("loadgen", __version__)
         self._metric_exporter = _MetricExporter(endpoint=place and f"{place}metrics")
-        # Without an interval of its own it has no thread: this one collects.
+        # A reader without an interval has no thread: this one collects.
         self._reader = PeriodicExportingMetricReader(self._metric_exporter, math.inf)
         views = [
             View(instrument_name=name, aggregation=ExplicitBucketHistogramAggregation(boundaries))
@@ -315,7 +315,7 @@ def list_spans(records: Records, rows: Int64, labels: Labels) -> Iterator[SpanRo
         failure = records.failures[row]
         if failure is not None:
             attributes["error.type"] = failure.kind.value
-        # Of many messages some, evenly, first and last among them, with the tokens up to then.
+        # Many messages are thinned out evenly; the first and last stay, and each has the tokens up to it.
         chosen = np.unique(np.linspace(0, last - first - 1, min(last - first, MOST_EVENTS)).astype(np.int64))
         carried = np.cumsum(records.tokens[first:last])[chosen]
         yield SpanRow(

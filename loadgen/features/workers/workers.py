@@ -265,7 +265,7 @@ class Workers:
         for run in self.runs:
             if not run.why_lost:
                 continue
-            # What it has itself recorded as lost with its capturing process.
+            # The worker itself recorded these as lost with its capturing process.
             kept = () if run.result is None else run.task.journal.parts()
             failures = (failure for part in kept for failure in part.failures)
             sent = sum(failure is not None and failure.kind is FailureKind.LOST for failure in failures)

@@ -177,7 +177,7 @@ def add_keyword_signature(options: type) -> Callable[[Call], Call]:
         plain = inspect.signature(function)
         named = [kept for kept in plain.parameters.values() if kept.kind is not kept.VAR_KEYWORD]
         named += [
-            # What a keyword that is not given stands for is in the pages: most are a profile's to decide.
+            # The pages say what a keyword that is not given stands for: a profile decides most.
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_UNSET, annotation=_Bare(kind))
             for name, kind in options.__annotations__.items()
         ]

@@ -224,7 +224,7 @@ class Candidate(ComparedRow, frozen=True):
     # Its runs are not INVALID; of searches they are those at the highest load that passes, else all.
     concurrency: float | None = None  # requests in flight in them; None: unknown
     scores: Mapping[str, Value] = {}  # of lm-evaluation-harness, by task
-    # Of its speed against the baseline's, or why there is none; of a search none: batches and steps differ.
+    # Splits its speed against the baseline's, or says why not; a search has none: batches and steps differ.
     split: Split | str | None = None
     reference: str = ""  # the arm or checkpoint that qualities are measured against; "": none
     is_reference: bool = False
@@ -409,7 +409,7 @@ def judge_reported(
         return Standing.NOT_SHOWN, None, None, ""
     tail, infinite = objective.tail / 100, 0.0 if objective.is_floor else math.inf
     failed = [run.failures[0] for run in runs]
-    # Of the requests that succeeded; 1 and more: it is one that failed.
+    # Rank among the requests that succeeded; 1 and more is one that failed.
     ranks = [tail * n / max(n - f, 1e-9) for n, f in zip(sent, failed, strict=True)]
     above = [_find_percentile(own, rank) for own, rank in zip(named, ranks, strict=True)]
     below = [_find_percentile(own, rank, below=True) for own, rank in zip(named, ranks, strict=True)]

@@ -237,7 +237,7 @@ LOWEST, SHARE = 0.8, 0.9  # of a nominal length: the least that is drawn, and th
 WIDEST = 0.03  # tolerance of the mean, of the nominal length
 _DEVIATIONS = 4
 _K = 1024
-# As 1k1k, 8k/1k and 1K-8K, isl1024_osl8192, and in names alone 1024/1024 and 8192x1024.
+# Lengths as in 1k1k, 8k/1k and 1K-8K, isl1024_osl8192, and in names alone 1024/1024 and 8192x1024.
 _THOUSANDS = re.compile(r"(?<![\w.])(\d{1,3})k\s?[/x_-]?\s?(\d{1,3})k(?![a-z0-9])", re.I)
 _LABELLED = re.compile(r"isl[_=: -]?(\d{2,6})\D{0,3}osl[_=: -]?(\d{2,6})(?!\d)", re.I)
 _WHOLE = re.compile(r"(?<![\w./-])(\d{3,6})\s?[/x]\s?(\d{2,6})(?![\w./-])")

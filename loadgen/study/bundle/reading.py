@@ -33,7 +33,7 @@ LARGEST_BYTES = (1 << 31) - 1  # of a bundle: beyond, a zip's directory has anot
 LARGEST_SUMS = 16 << 20  # also of a zip's directory
 LARGEST_RESULT = 512 << 20
 _MOST_PARTS = 20_000
-# Of the parts, for each byte of the file: arrivals take a tenth of their size, a bomb a thousandth.
+# Bytes of the parts for each byte of the file: arrivals shrink to a tenth, a bomb to a thousandth.
 _MOST_RATIO, _FREE_BYTES = 100, 16 << 20
 _WORD = re.compile(r"\w[\w.+=@~,-]*")
 _LONGEST, _DEEPEST = 200, 8

@@ -114,7 +114,7 @@ _KEYS = {
     makes: [name for name in list_profile_keys(makes) if name not in _RESOLVED]
     for makes in (Makes.REQUEST, Makes.CLIENT)
 }
-# What an engine reports of itself that another checkpoint on the same server has in common.
+# An engine reports these, and another checkpoint on the same server has them in common.
 _AS_RUN = (
     *("attention_backend", "kv_cache_dtype", "cuda_graphs", "speculative", "prefix_caching"),
     *("chunked_prefill", "tensor_parallel"),
@@ -447,7 +447,7 @@ def describe_traits(run: Reported) -> dict[str, str]:
         words["label"] = facts.label or ""
         if facts.launched is None and not facts.server.simulated:
             words["server"] = urlsplit(facts.server.url).netloc  # one that is started here has any free port
-    # By role where they are behind a router, which is not counted.
+    # Servers behind a router are counted by role; the router is not counted.
     roles = sorted(Counter(each.role for each in facts.role_windows if each.role != ROUTER).items())
     by_role = ", ".join(f"{number} × {role}" for role, number in roles)
     return words | {

@@ -355,9 +355,9 @@ def invert_student(p: Any, freedom: Any) -> Float64:
     return np.asarray(special.stdtrit(freedom, p))
 
 
-# Who reads "about N more runs" makes them and analyses again, and perhaps once more, since the spread of few
-# runs was a guess: each analysis has a third of alpha (Bonferroni over three), so that it need not be given
-# which one it is. The resulting error rates are simulated in docs/comparing-calibration.md.
+# A reader of "about N more runs" makes them and analyses again, and perhaps once more, since the spread of
+# few runs was a guess: each analysis has a third of alpha (Bonferroni over three), so that it need not be
+# given which one it is. The resulting error rates are simulated in docs/comparing-calibration.md.
 LOOKS = 3
 
 

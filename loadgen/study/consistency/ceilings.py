@@ -19,7 +19,7 @@ from loadgen.features.roofline.estimate import estimate_ceiling
 from loadgen.study.run_summary import Reported
 from loadgen.study.speed import speed_rows
 
-# Between the two formulas there may be 64 times.
+# The two formulas may differ by a factor of 64.
 _NO_FORMULA = "the formula of the speed is unknown: write one of them below the table: " + " or ".join(
     f"Speed = {formula}" for formula in speed_rows.FORMULAS
 )

@@ -463,7 +463,7 @@ def tokens_recounted(run: AuditedRun) -> Evidence | None:
     )
 
 
-# What figures of these keys can be at most: percentages, and shares of 1.
+# Figures of these keys can be this at most: percentages, and shares of 1.
 MOST = {
     "spec_decode_acceptance_rate": 100.0,
     "success_rate": 100.0,

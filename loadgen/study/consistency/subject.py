@@ -30,7 +30,7 @@ from loadgen.study.run_summary import Reported, group_by, strip_load
 Value = TypeVar("Value", bound=Hashable)
 _MOST_PEERS = 100  # runs that one is compared with
 ONE_TOKEN = 0.1  # mean ITL and mean TPOT apart by no more: messages carry one token each
-# What a source calls speculative decoding in a name, a heading, a column or a flag; and a switch that is off.
+# A source calls speculative decoding like this in a name, heading, column or flag; then a switch that is off.
 _DRAFT = re.compile(
     r"(?<!\bno )(?<!\bwithout )(?<!\bw/o )(?:"
     r"\b(?:eagle|medusa|dflash|hydra|n-?gram|lookahead)-?\d*\b|\b(?:mtp|nextn)(?:[-_ ]?\d+)?\b"

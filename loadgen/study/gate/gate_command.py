@@ -66,7 +66,7 @@ from loadgen.study.series.campaign.steps import Arm
 from loadgen.study.series.series_store import list_names, print_progress, show_resume_command
 
 _SUMMARY = "GITHUB_STEP_SUMMARY"
-# Where pipelines put the commit that they build: GitHub, GitLab, Jenkins.
+# GitHub, GitLab and Jenkins put the commit that they build here.
 _COMMITS = ("GITHUB_SHA", "CI_COMMIT_SHA", "GIT_COMMIT")
 
 INCOMPARABLE = "incomparable"
@@ -434,7 +434,7 @@ class PairJudge:
         if not sides:
             return None
         gate_sides.check_metrics(metrics, [run for each in sides for run in each.runs])
-        # Before the first look there is no verdict that a passing state could have made.
+        # A passing state of the machine cannot have made a verdict before the first look.
         allows_state = self.allows_state or len(sides[0].new) < FIRST_LOOK
         if reasons := gate_sides.list_reasons(sides, metrics, allows_state):
             return replace(result, reasons=tuple(reasons))

@@ -275,8 +275,8 @@ def make_series(
     return series
 
 
-# Of pairs that were measured in turn: what differs the same way in as many sets the sides apart; what differs
-# now and then, now this way and now that, is spread, which the pairs show.
+# Pairs were measured in turn: what differs the same way in this share of them sets the sides apart; what
+# differs now and then, now this way and now that, is spread, which the pairs show.
 MOSTLY = 0.8
 ALLOWING = "--allow-other-state"
 _TELLING = 3  # runs a side, whose spread shows whether a condition is the side's

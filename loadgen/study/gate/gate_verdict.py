@@ -73,7 +73,7 @@ class GateSeries(msgspec.Struct, frozen=True):
     new: tuple[float, ...]
     base: tuple[float, ...]
     paired: bool
-    # Of units of given runs, new and base; None: one has no time, or paired.
+    # Order of the units of given runs, new and base; None: one has no time, or they are paired.
     order: statistics.UnitOrder | None = None
 
     def __post_init__(self) -> None:
@@ -226,7 +226,7 @@ def _judge_rows(series: Sequence[GateSeries], plan: GatePlan, family: int) -> li
     slower[few] = not_slower[few] = False
     end = int(looks.find_end())
     if slower[:, end].any():
-        # By Holm (1979): the j-th smallest p of m rows against the level of m - j + 1.
+        # Holm (1979) tests the j-th smallest p of m rows against the level of m - j + 1.
         p, strict = looks.p[:, end], looks.strict[:, end]
         order = np.argsort(p)
         passed = np.empty(len(p), bool)

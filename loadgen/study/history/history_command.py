@@ -505,7 +505,7 @@ def make_entry(
             f"{runs[0].source if runs else 'nothing'} has no {lacks}: it has no place in a history"
         )
     levels, first = {run.level for run in runs}, runs[0]
-    # Where it was measured: the simulated engine, or the machine with its power mode, "" where not known.
+    # The place is the simulated engine, or the machine with its power mode; "" if unknown.
     machine = ", ".join(filter(None, (first.machine, first.power_mode)))
     if first.simulated:
         machine = f"simulated: {first.simulated}"

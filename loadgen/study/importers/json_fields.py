@@ -42,7 +42,7 @@ _LONGEST_WORD = 1000  # characters of a name
 _MOST_DIGITS = 18  # of a count that is written as text
 _FAR_TOKENS = 0.05
 Reader = Callable[[object], Any]  # of the value of a field: None where it is not one
-# By what is read: how, and the places that may have it.
+# Field → reader, and the places that may have it.
 Fields = Mapping[str, tuple[Reader, *tuple[str, ...]]]
 
 

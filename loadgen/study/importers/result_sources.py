@@ -51,12 +51,12 @@ _MOST_ERRORS = 20
 _MOST_FILES = 200_000  # checked in one directory
 _LARGE_BYTES = 64 << 20  # in a directory, what is larger is weights, not results
 _HEAD_BYTES = 8192
-# How results begin; a log may begin as [INFO] or [2026-11-27.
+# Results begin like this; a log may begin as [INFO] or [2026-11-27.
 _JSON = re.compile(r"\s*[\[{]\s*(?:[\"\[\]{}]|$)")
 _NAMED = 3
 _FIRST_WAIT_S, _MOST_WAIT_S = 2.0, 30.0  # between lines on how far a long reading is
 _LONGEST_DETAIL = 200
-# What an untrusted file can make a reader raise: it costs that file, not the comparison.
+# An untrusted file can make a reader raise these: they cost that file, not the comparison.
 _DAMAGED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, OSError)
 _TITLE = "Serving Benchmark Result"
 _BYPRODUCT = re.compile(
@@ -165,7 +165,7 @@ class _Reading:
     sweeps: list[StoredSweep] = field(default_factory=list)
     limits: list[StoredLimit] = field(default_factory=list)
     met: dict[str, Path] = field(default_factory=dict)  # the place that each thing is of, by real paths
-    # What is in two places, by its place and the other one.
+    # Results in two places, by the one place and the other.
     shared: dict[tuple[Path, Path], list[Path]] = field(default_factory=dict)
     current: Path = Path()
     shows_progress: bool = False

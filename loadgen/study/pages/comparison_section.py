@@ -290,7 +290,7 @@ def _plot_load(comparison: ComparedLoad) -> Panel | None:
     for row in list_qualities([comparison], ()):
         mean, distance = means[row.name], _find_distance(row)
         if mean is not None and distance is not None:
-            # Where its interval bounds nothing, both ends are the mean itself.
+            # If its interval bounds nothing, both ends are the mean itself.
             low, high = (mean.low, mean.high) if np.isfinite(mean.half) else (mean.mean, mean.mean)
             value, low, high = map(column.scale, (mean.mean, max(low, 0.0), high))
             speed = MeanInterval(mean=value, low=low, high=high)

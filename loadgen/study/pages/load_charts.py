@@ -55,7 +55,7 @@ class _Axes(NamedTuple):
 
 _SERVER, _GPU = "output tokens/s, all requests", "output tokens/s per GPU"
 _PERCENTILES = (("P50", "median_ttft_ms"), ("P99", "p99_ttft_ms"))
-# Of those with one key the first is drawn for which all points have the figures.
+# Among those with one key, the first for which all points have the figures is drawn.
 _PICTURES = (
     _Axes("ttft", "TTFT against throughput", _THROUGHPUT, _SERVER, "TTFT, ms", _PERCENTILES),
     _Axes("ttft", "TTFT against throughput", _THROUGHPUT, _SERVER, "mean TTFT, ms", (("", _TTFT),)),
@@ -71,7 +71,7 @@ _PICTURES = (
 )  # fmt: skip
 
 
-# What the points' loads are: in a title, where "" has no axis, at an axis, and as their labels.
+# The points' loads in words: in a title ("" has no axis), at an axis, and as their labels.
 _CONCURRENCY = ("concurrency", "concurrency", "the concurrency")
 _RATE = ("request rate", "requests/s asked", "requests per second")
 _BOTH = ("", "", "the concurrency, or requests per second (/s)")
@@ -223,7 +223,7 @@ def _plot_points(
     rows: list[tuple[str, ...]] = []
     for row, along in settled.items():
         for suffix, key in axes.curves:
-            # Of two percentiles labels stand next to the upper one.
+            # Labels stand next to the upper of two percentiles.
             curves.append(_make_curve((row, suffix), along, axes, key, form, key == axes.curves[-1][1]))
             rows += _list_rows(curves[-1], along)
     sentences, bands = _find_knees(curves) if axes.key == "throughput" else ([], [])

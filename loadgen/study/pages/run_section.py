@@ -107,7 +107,7 @@ def make_account(reported: Reported, anchor: str, draw: bool, divide: bool = Tru
     if run is None:
         cards, sections, not_checked = make_cards(reported), _describe_result(reported), ""
     else:
-        # With P90, P95 and P99, whether or not they were asked for.
+        # P90, P95 and P99 are always there, whether or not they were asked for.
         metrics = run.measure_ranks(dict.fromkeys((*run.ask.metric_percentiles, *_RANKS)))
         cards, sections = make_cards(reported, metrics), _describe_run(run, metrics, draw, divide)
         not_checked = ", ".join(run.verdict.not_checked) if run.verdict.level is Level.VALID else ""

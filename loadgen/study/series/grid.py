@@ -32,7 +32,7 @@ T = TypeVar("T")
 Build = Callable[[Mapping[str, Any]], Profile]  # a profile of these keys over the others
 CONCURRENCY, RATE = AXES
 _LOADS = ("--rate", "--concurrency", "rate", "concurrency")  # flags and keywords of a load alone
-# What changes nothing of a run is not varied, but the objectives are; nor are tables, and stages of a load.
+# A setting that changes nothing in a run is not varied, but objectives are; nor are tables, and stages.
 _FIXED = ("schedule", "classes", "extra_body", "chat_template_kwargs")
 FIELDS = tuple(
     row.name

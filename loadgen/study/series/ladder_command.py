@@ -442,7 +442,7 @@ class DepthClimb(Climb[DepthTest, DepthRow]):
                 test = DepthTest(kind, tokens, depth)
                 keys = {
                     "input_len": test.input_len, "output_len": test.output_len, "prefix_len": depth,
-                    # At a depth the first request warms up: one of a warm-up would have a prefix of its own.
+                    # The first request at a depth warms up: one of a warm-up would have a prefix of its own.
                     "num_prompts": requests + (depth > 0), "num_warmups": 0 if depth else given.num_warmups,
                     "name": f"{kind}{tokens}-d{depth}",
                 }  # fmt: skip

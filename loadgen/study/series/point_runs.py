@@ -29,7 +29,7 @@ from loadgen.server.control import ServerProbe
 from loadgen.settings.validation import FLAGS, ServerSettings, validate_table
 from loadgen.study.series.series_store import StoreError, strip_resume
 
-# With these nothing else can be kept either: the series stops, and what is done stays.
+# These errors mean that nothing else can be kept either: the series stops, and what is done stays.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 

@@ -282,7 +282,7 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-# Why an option does not apply to a series of runs.
+# An option does not apply to a series of runs for these reasons.
 _NO_SERIES = {
     "live_totals": "`loadgen bench` publishes those of one run",
     "print_request": "`loadgen bench` shows one",

@@ -119,7 +119,7 @@ class Pace:
             return None
         least = min(_measure_distance(other, workload) for other, _ in done)
         nearest = [timed for timed in done if _measure_distance(timed[0], workload) == least]
-        # As long a request as there: the time goes with the requests of each slot.
+        # A request takes as long as there: the time goes with the requests of each slot.
         return median(seconds / _count_turns(other) for other, seconds in nearest) * _count_turns(workload)
 
 

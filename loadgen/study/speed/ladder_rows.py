@@ -119,7 +119,7 @@ def find_setting(facts: Facts) -> EngineSetting | None:
     if facts.launched is None:
         return None
     command, image = facts.launched.command, facts.launched.image
-    # What stands before a container's image is for its engine: docker's --gpus, podman's --device.
+    # Flags before a container's image are for its engine: docker's --gpus, podman's --device.
     given = {}
     for flag, value in labels.pair_flags(command[command.index(image) :] if image else command):
         if value is None:

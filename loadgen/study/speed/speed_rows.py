@@ -300,7 +300,7 @@ QWEN3 = _make_shape(f"{_SPEED} gpu_memory_mb note", optional={"gpu_memory_mb"})
 _BY_GB = _make_shape(f"{_SPEED} gpu_memory_gb note", optional={"gpu_memory_gb"})
 _UNSPACED = [replace(column, title=column.title.replace(" (", "(")) for column in _BY_GB.columns]
 QWEN2_5 = replace(_BY_GB, columns=tuple(_UNSPACED))
-# What the pages do not have comes first: the two times that one speed is made of.
+# Columns that the pages lack come first: the two times that one speed is made of.
 _MEASURED = "model input_length ttft_ms decode_tok_s speed_tok_s quantization gpu_num gpu_memory_gb note"
 MARKDOWN = _make_shape(_MEASURED, optional={"ttft_ms", "decode_tok_s", "gpu_memory_gb"})
 TERMINAL = replace(MARKDOWN, narrow=True)
@@ -346,7 +346,7 @@ def make_speed_table(
     cells = [_make_cells(row, {} if lone or "setting" in keys else names) for row in rows]
     if not shape.narrow:
         return _make_table(cells, shape, notes)
-    # What all rows share: their formula is the speed's title, their quantization in the heading.
+    # Facts that all rows share leave the table: the formula is the title, the quantization in the heading.
     columns = list(shape.columns)
     if len({row.formula for row in rows}) == 1:
         spaced = re.sub(r"([+/])", r" \1 ", rows[0].formula)

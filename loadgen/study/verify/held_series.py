@@ -167,7 +167,7 @@ def _hold_ladder(path: Path, raw: bytes, held: Proof) -> None:
         where = f"{file}: row {number}"
         if names and all(_has_run(directory, name) for name in names):
             runs = [run_directory.load(directory / name) for name in dict.fromkeys(names)]
-            # By the names, not by time: a rung that failed is measured again after later ones, on --resume.
+            # Names give the order, not time: --resume measures a failed rung after later ones.
             rung = names[0].partition("-")[0]
             places.append((int(rung) if rung.isdecimal() else 0, names[0]))
             made.append(make_strict(_make_row_again(row, names, runs, len(names) < most, where, held)))

@@ -115,7 +115,7 @@ def hold_document(raw: bytes, made: bytes, file: str, held: Proof) -> None:
         more = f" and {len(near) - 1} more" if near[1:] else ""
         held.unchecked.append(f"{file}: {near[0]}{more}: {_NEAR}")
     if raw != made and len(held.differences) == before:
-        # As written again, with the same digits: only bytes that say nothing else may be left to differ.
+        # Written again it has the same digits: only bytes that say nothing else may differ.
         again = json.dumps(stated, allow_nan=False, indent=1 if made[-1:] == b"\n" else None)
         in_order = json.dumps(_blank(stated)) == json.dumps(_blank(found))
         if not (near and in_order and again.encode() == raw.removesuffix(b"\n")):
@@ -268,7 +268,7 @@ def _show(value: object) -> str:
 
 _MOST_REPORT = 4 << 20
 _DEEPEST = 4  # folders of a cell, from its run to the campaign's
-# What a stranger's file can make of a computation: it costs the proof.
+# A stranger's file can make a computation raise these: they cost the proof.
 DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, OSError)
 
 

@@ -84,8 +84,8 @@ class PrefillGate:
     def __init__(self, most: int, token_seen: Callable[[bytes], bool]) -> None:
         self.most, self.token_seen = most, token_seen
         self.opened_ns = self._ended_ns = self._scan_ns = 0
-        # In flight without a token when last searched for one: the index that the stream has while it is this
-        # request's, and the reads in which no token is left to be found.
+        # Requests in flight without a token when last searched for one: the index that the stream has while
+        # it is this request's, and the reads in which no token is left to be found.
         self._prefills: list[tuple[Stream, int, int]] = []
 
     def is_open(self, now_ns: int) -> bool:
@@ -149,7 +149,7 @@ class Cancelling:
 
     def __init__(self, cancellations: Cancellations, count: Callable[[bytes], int]) -> None:
         self.cancellations, self.count = cancellations, count
-        # When it is due, its number among all, its plan index, and how long after it was sent.
+        # Due time, number among all, plan index, and how long after it was sent.
         self._waiting: list[tuple[int, int, int, int, Stream]] = []
         self._numbers = itertools.count()
         self._counted: list[_Counted] = []

@@ -35,7 +35,7 @@ class Outgoing:
         self._claimed: deque[int] = deque()  # plan indices whose requests are not built
         self._ready: deque[tuple[int, bytes]] = deque()
         self._ready_bytes = 0
-        # What is claimed by one process cannot be sent by another whose slots are free.
+        # A request that one process has claimed cannot be sent by another whose slots are free.
         self._most_ready = min(_MOST_READY, job.most_slots) if job.order.shared else _MOST_READY
         self._claim()
 

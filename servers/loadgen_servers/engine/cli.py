@@ -86,7 +86,7 @@ def _scheduler(options: argparse.Namespace, limits: Limits, timing: Timing) -> S
     """Make the scheduler, one that stalls on purpose or logs if that is asked for; raises ValueError."""
     if options.inject is None and options.log is None:
         return Scheduler(limits, timing)
-    # Only here: pydantic takes longer to import than the engine to start.
+    # The import is here, since pydantic takes longer to import than the engine to start.
     from loadgen_servers.engine.stalling import (
         InjectionFile,
         StallingScheduler,

@@ -136,7 +136,7 @@ class Dialect:
     def tokens(self, wanted: ResponseOptions, first: int, end: int, reason: str | None = None) -> bytes:
         """One message with tokens first, …, end - 1; with a reason it is the last that carries any."""
         choice = self.choice.tokens % _fields(wanted, first, end, reason)
-        # Without a usage message to carry it, the fingerprint rides on the last token's.
+        # If no usage message carries the fingerprint, it rides on the last token's.
         fingerprint = _FINGERPRINT if reason and not wanted.include_usage else b""
         return http_server.event(self._head() + choice + b"]" + _running(wanted, end) + fingerprint + b"}")
 

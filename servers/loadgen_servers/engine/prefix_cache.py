@@ -16,7 +16,7 @@ def block_hashes(prompt: tuple[int, ...] | bytes, stride: int, salt: str = "") -
     """
     hashes = []
     parent = hash(salt) if salt else 0
-    # Not cryptographic, as a simulation is not attacked: 64 bits for 0.2 µs a block of 16 ids.
+    # The hash is not cryptographic, as a simulation is not attacked: 64 bits for 0.2 µs a block of 16 ids.
     for end in range(stride, len(prompt) + 1, stride):
         parent = hash((parent, prompt[end - stride : end]))
         hashes.append(parent)

@@ -54,7 +54,7 @@ def serve_command(spec: ServerSpec, installation: Installation) -> Command:
     }
     return Command(
         (installation.path, "serve", spec.model, *flags(values), *spec.arguments),
-        # Or its command line asks the package index for a newer version before it starts.
+        # Without it, its command line asks the package index for a newer version before it starts.
         {**installation.environment, "HF_HUB_DISABLE_UPDATE_CHECK": "1", **spec.environment},
     )
 

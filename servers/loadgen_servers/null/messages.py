@@ -168,7 +168,7 @@ def _shape(
     return lambda word: partial(reshape, convert(word))
 
 
-# By flag, in the order in which they are applied: the shape of the flag's value, the metavar, the help.
+# Shapes by flag, in the order in which they are applied: the value's shape, the metavar, the help.
 SHAPES: dict[str, tuple[Callable[[str], Shape], str, str]] = {
     "--tokens-per-message": (_shape(_tokens_per_message, _count), "K", "the rest in the last message"),
     "--extra": (_shape(_extra, _kind), "KIND", f"a message without a token before each: {', '.join(EXTRAS)}"),

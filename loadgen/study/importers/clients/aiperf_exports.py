@@ -150,7 +150,7 @@ def _count_lone(value: object) -> int | None:
 
 
 _CONFIG = ("perf_analyzer", "service_kind", "model", "model_names")  # some are in every configuration of it
-# Where its versions have each fact of the load, the newest first.
+# Its versions have each fact of the load in these places, the newest first.
 _GENAI_PERF_LOAD: json_fields.Fields = {
     "requests": (lambda value: _count_lone(value) or None, "request_count", "perf_analyzer.request_count"),
     "max_concurrency": (_count_lone, "perf_analyzer.stimulus.concurrency", "concurrency"),

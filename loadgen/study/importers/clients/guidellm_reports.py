@@ -34,7 +34,7 @@ from loadgen.study.importers.pasted import numbers, page_reader
 from loadgen.study.run_summary import Reported, shorten_name
 
 _NAME = "guidellm"
-# Where its versions have the counts of requests: 0.4 in the metrics, 0.2 and 0.3 next to them; or a list.
+# Its versions have the counts of requests here: 0.4 in the metrics, 0.2 and 0.3 next to them; or a list.
 _COUNTS = (
     "metrics.request_totals", "request_totals", "run_stats.requests_made", "metrics.request_latency",
     "requests",
@@ -180,7 +180,7 @@ def _make_load(document: Mapping[str, Any], benchmark: Mapping[str, Any]) -> Loa
     )
     kind, rate = read_word(strategy.get("type_")), read_figure(strategy.get("rate"))
     streams = find_first(strategy, read_count, "streams", "max_concurrency")
-    # Of the measured window those that were not cut off by its end; without a count all created.
+    # Requests of the measured window that its end did not cut off; without a count all created.
     sent = _count_requests(benchmark, "total")
     if sent is None:
         sent = read_count(find_value(benchmark, "scheduler_state.created_requests"))

@@ -118,7 +118,7 @@ INFERENCE_PERF = ClientFormat(
     _read_inference_perf,
 )
 
-# Where the versions of llm-d's report have what: 0.2 and later, then 0.1.
+# The versions of llm-d's report have it here: 0.2 and later, then 0.1.
 _PERFORMANCE = ("results.request_performance.aggregate", "metrics")
 _ITL_IS_OURS = ("vllm-benchmark", "loadgen")  # tools whose gaps are those between messages
 _ITL_IS_TPOT = ("guidellm", "aiperf")  # tools whose inter-token latency is TPOT, whose TPOT is neither

@@ -209,7 +209,7 @@ def read_benchy_sheet(text: str, path: Path) -> list[Reported]:
 
 
 _INFERENCEX = "inferencex"
-# Of a row of its dashboard: a key, and the title of a column that it is; latencies are in seconds there.
+# A row of its dashboard has a key, and the title of the column that it is; latencies are in seconds there.
 _FACTS = {
     "model": "model", "framework": "engine", "hw": "gpu", "precision": "quantization", "conc": "concurrency",
     "isl": "input length", "osl": "output length",

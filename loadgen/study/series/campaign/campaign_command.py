@@ -357,7 +357,7 @@ def _list_commands(wanted: CampaignRequest, seed: int | None) -> Iterator[str]:
         yield f"  {arm.name}"
         yield f"    {arms.render_command(arm, wanted.file.repeats, seed, limit)}"
         if arm.options.launching.wanted and not (arm.missing or arm.barred):
-            # To find out what is installed runs the interpreter that the file names.
+            # Finding out what is installed runs the interpreter that the file names.
             yield f"    {arms.show_program(arm.options, arm.settings, asks=wanted.trust.may_start)}"
 
 

@@ -169,7 +169,7 @@ def _check_names(campaign: CampaignFile, path: Path) -> None:
             )
 
 
-# Why flags of `loadgen bench` are no keys of a campaign's tables.
+# Flags of `loadgen bench` are not keys of a campaign's tables for these reasons.
 _ELSEWHERE, _OF_THE_VERB = "cannot be used in a campaign", "is a flag of `loadgen campaign`"
 _OF_ALL = "applies to the whole campaign: write it above the tables"
 _OF_A_PROFILE = "belongs in a profile: all checkpoints get the same requests"

@@ -127,7 +127,7 @@ def make_record(file: CampaignFile, path: Path, arms: Sequence[Arm], at: datetim
 
 
 LATEST = ""  # --resume without a directory
-# What may change after cells were run: it only affects how they are read, or adds to them.
+# These may change after cells were run: they only affect how cells are read, or add to them.
 _HARMLESS = ("description", "repeats", "baseline", "margin", "hardware", "answer")
 
 

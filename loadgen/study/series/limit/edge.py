@@ -262,12 +262,12 @@ def _estimate_dispersion(runs: _Runs, allowed: float, profile: _Profile) -> tupl
         own = over.sum() / n.sum()
         within += float(((over - n * own) ** 2 / (n * expected * (1 - expected))).sum())
         within_freedom += len(n) - 1
-    # Where hardly a sample is above the limit, counts show no spread; slow samples always do.
+    # If hardly a sample is above the limit, counts show no spread; slow samples always do.
     slow = runs.dispersions[~np.isnan(runs.dispersions)]
     least = max(float(slow.mean()) if len(slow) else 1.0, 1.0)
     if between_freedom > 0 and within_freedom > 0:
         by_parts = max(within / within_freedom, least)
-        # Whether a ratio of variances is above its 95 % quantile (Abramowitz and Stegun, 26.6.15).
+        # A ratio of variances above its 95 % quantile counts (Abramowitz and Stegun, 26.6.15).
         root = (between / between_freedom / by_parts) ** (1 / 3)
         above, below = 2 / (9 * between_freedom), 2 / (9 * within_freedom)
         if (1 - below) * root - (1 - above) > _Z95 * math.sqrt(below * root**2 + above):

@@ -496,7 +496,7 @@ def make_answer(search: Search, runs: Sequence[LimitRun]) -> dict[str, Any]:
     limit per kW; None for what is not known.
     """
     limit, passing, at = search.limit, search.highest_passing, search.find_binding()
-    # Where P99 E2EL over load bends to a steeper line.
+    # P99 E2EL over load bends here to a steeper line.
     timed = [(run.load, run.p99_e2el_ms) for run in runs if run.p99_e2el_ms and not run.disturbed]
     bend = find_knee([load for load, _ in timed], [latency_ms for _, latency_ms in timed], rises=True)
     there = [run for run in runs if run.passed and run.load == passing and run.goodput_per_s is not None]

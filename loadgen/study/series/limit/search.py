@@ -154,7 +154,7 @@ class Search(msgspec.Struct, frozen=True, dict=True):
         if self.axis == "concurrency":
             first = min((trial.load for trial in self._over), default=math.inf)
             last = self._find_load_below(lambda trial: trial.beyond)
-            # None in between was tried, and no line through shares that jump is to be trusted there.
+            # No load between them was tried, and no line through shares that jump is to be trusted there.
             low, high = (last if low > last else low), (first - 1 if high < first - 1 else high)
         return msgspec.structs.replace(lowest, low=low, high=high)
 
@@ -174,7 +174,7 @@ class Search(msgspec.Struct, frozen=True, dict=True):
         lowest failing one. A side that is not known is None; None if neither is.
         """
         edge = self.edge
-        # Where a server ended or failed its requests no share says how far above the edge that was.
+        # If a server ended or failed its requests, no share says how far above the edge that was.
         if edge is not None and (self.is_narrow or any(not trial.invalid for trial in self._over)):
             low, high = map(self._round_known, self._find_ends(edge))
             return LimitEstimate(value=self._round_known(edge.load), low=low, high=high)
@@ -402,9 +402,9 @@ class Search(msgspec.Struct, frozen=True, dict=True):
             return load
         timed = [trial for trial in self.trials if trial.requests_per_s]
         if not timed:
-            # How far one user's speed goes up with more of them is not known: as the root, in between.
+            # The gain in speed from more users than one is unknown: the root is in between.
             return math.sqrt(load) / self.alone_s if self.alone_s else load
-        # Of several at one load the slowest, so that none of the next ones is too short to tell.
+        # The slowest of several at one load counts, so that none of the next ones is too short to tell.
         nearest = min(timed, key=lambda trial: (abs(math.log(trial.load / load)), trial.requests_per_s))
         return (nearest.requests_per_s or 0.0) * min(1.0, load / nearest.load)
 
