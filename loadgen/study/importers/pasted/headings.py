@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
+from itertools import takewhile
 
 import msgspec
 
@@ -15,7 +16,6 @@ from loadgen.study.run_summary import shorten_name
 _LINK = re.compile(r"!?\[([^\[\]]*)\]\([^)]{0,300}\)")
 _TAG = re.compile(r"<[^<>]+>")
 BOLD_LEVEL, ITEM_LEVEL = 20, 30
-_LONGEST_LOAD = 40
 
 
 class PageLine(msgspec.Struct, frozen=True):
@@ -23,12 +23,16 @@ class PageLine(msgspec.Struct, frozen=True):
 
     text: str
     level: int = 0
-    name: str = ""  # of a heading or an item, without its marks
 
     @property
     def is_heading(self) -> bool:
         """Whether it is a heading: neither text nor an item of a list."""
         return 0 < self.level < ITEM_LEVEL
+
+    @property
+    def name(self) -> str:
+        """Its text without marks of links, tags and emphasis, and without a colon at its end."""
+        return strip_marks(self.text)
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -48,13 +52,13 @@ class Outline:
         self._open: list[tuple[PageLine, Title]] = []
 
     def enter(self, line: PageLine) -> None:
-        """Open the heading of the next line of a page, after closing the headings that end there."""
-        title = parse_title(line.name)
-        names, kept = _is_name(line, title), list[tuple[PageLine, Title]]()
+        """Open the heading of the next line of a page, after closing the headings that end there.
+
+        One that names a model and one that names a load stand side by side at one level.
+        """
+        title, kept = parse_title(line.name), list[tuple[PageLine, Title]]()
         for own, above in self._open:
-            if own.level == line.level and (
-                names is _is_name(own, above) if own.level >= BOLD_LEVEL else names or not above.model
-            ):
+            if own.level == line.level and _is_name(own, above) is _is_name(line, title):
                 break
             kept += [(own, above)] if own.level <= line.level else []
         self._open = [*kept, (line, title)]
@@ -68,36 +72,21 @@ class Outline:
     def subject(self) -> Subject:
         """The nearest heading that names something, with its load, and how its weights are stored.
 
-        The load is of that heading or below it: a list's item, a heading that names one; else above it.
+        The load is of that heading and those below it, else of the nearest above it.
         """
-        at = next((at for at in range(len(self._open) - 1, -1, -1) if _is_name(*self._open[at])), -1)
-        stored = next((title.quantization for _, title in reversed(self._open) if title.quantization), "")
+        titles = [title for _, title in self._open]
+        at = max((at for at, each in enumerate(self._open) if _is_name(*each)), default=-1)
+        stored = next((title.quantization for title in reversed(titles) if title.quantization), "")
+        loads = [title.load for title in titles[max(at, 0) :] if title.load]
+        loads = loads or [title.load for title in reversed(titles[: max(at, 0)]) if title.load][:1]
         if at < 0:
-            lines = (line for line, title in reversed(self._open) if not title.exact)
-            heading = next((line.name for line in lines if line.is_heading), "")
-            return Subject(quantization=stored, load=self._join_loads(at), heading=heading)
-        own = self._open[at][1]
-        name, model = own.name, own.model and add_storage(own.model, stored)
-        if model != own.model or (stored and not own.model):
-            name = model if own.exact else f"{name}, {stored}"
-        return Subject(name, model, load=self._join_loads(at))
-
-    def _join_loads(self, at: int) -> str:
-        """Join the loads of open headings from `at` on, else the nearest above, else descriptions.
-
-        Descriptions are short items and headings below that name nothing.
-        """
-        above, below = self._open[: max(at, 0)], self._open[max(at, 0) :]
-        own = [title.load for _, title in below if title.exact or title.name]
-        higher = (title.load for _, title in reversed(above) if title.exact)
-        described = (
-            line.name
-            for line, title in self._open[at + 1 :]
-            if len(line.name) <= _LONGEST_LOAD and _is_telling(line.name.split())
-            if line.level >= ITEM_LEVEL or (at >= 0 and not (title.name or title.quantization))
-        )
-        loads = [*filter(None, own)] or [*filter(None, higher)][:1] or [*filter(None, described)]
-        return ", ".join(loads)
+            lines = (line for line, title in reversed(self._open) if line.is_heading and not title.exact)
+            heading = next(lines, PageLine("")).name
+            return Subject(quantization=stored, load=", ".join(loads), heading=heading)
+        name, model = titles[at].name, titles[at].model and add_storage(titles[at].model, stored)
+        if model != titles[at].model or (stored and not model):
+            name = model if titles[at].exact else f"{name}, {stored}"
+        return Subject(name, model, load=", ".join(loads))
 
 
 def strip_marks(marked: str) -> str:
@@ -123,7 +112,6 @@ _AT_ONCE = re.compile(
     re.IGNORECASE,
 )
 _TOKEN = re.compile(r"[^\W\d_]+|\d+")
-_NUMBER = re.compile(r"v?[\d.]+", re.IGNORECASE)
 _SIZED = re.compile(r"\S*[A-Za-z]\S*?\d(?:\.\d+)?[BM]\b\S*", re.IGNORECASE)
 # Words that tell one load from another; and those that do so together with a number.
 _TELLING = frozenset({
@@ -180,32 +168,30 @@ def parse_title(text: str) -> Title:
         return Title(name=plain)
     if plain and not labels.strip_run(plain):
         return Title()
-    names, models_named, loads, stored = list[str](), list[str](), list[str](), ""
+    names, found, loads, stored = list[str](), list[str](), list[str](), ""
     for words in filter(None, map(str.split, _BETWEEN.split(plain))):
-        part = " ".join(words)
         at, end, model = _find_model(words)
+        others = [*words[:at], *words[end:]]
+        if model and (_find_model(others)[2] or (_is_of_weights(words) and any(map(_is_storage, others)))):
+            return Title(name=plain)
         if model:
-            others = [*words[:at], *words[end:]]
-            is_of_cache = not _OF_THE_CACHE.isdisjoint(map(str.lower, others))
-            if _find_model(others)[2] or (not is_of_cache and any(map(_is_storage, others))):
-                return Title(name=plain)
-            models_named.append(model)
+            found.append(model)
             names.append(" ".join((*words[:at], model, *words[end:])))
         elif all(map(_is_storage, words)):
             stored = stored or _join_words([word for word in words if word.lower() not in _ABOUT_STORING])
-        elif all(word in _LOAD_WORDS or word.isdecimal() for word in _TOKEN.findall(part.lower())):
-            loads += [part] if _is_telling(words) else []
+        elif all(word in _LOAD_WORDS or word.isdecimal() for word in _TOKEN.findall(" ".join(words).lower())):
+            loads += [" ".join(words)] if _is_telling(words) else []
         else:
-            names.append(part)
+            names.append(" ".join(words))
     name, load = ", ".join(names), ", ".join(loads)
-    if models_named:
-        if len({*models_named}) > 1:
-            return Title(name=plain)
-        model, exact = add_storage(models_named[0], stored), {*names} == {models_named[0]}
+    if len({*found}) > 1:
+        return Title(name=plain)
+    if found:
+        model, exact = add_storage(found[0], stored), {*names} == {found[0]}
         return Title(model if exact else name, model, load=load, exact=exact)
     # Without a model that is recognized its load stands apart, or it has none.
     if not names:
-        return Title(quantization=stored, load=load if stored else plain, exact=bool(load))
+        return Title(quantization=stored, load=load if stored else plain if load else "", exact=bool(load))
     if not load and not stored:
         return Title(name=plain)
     return Title(name=add_storage(name, stored) if " " not in name else f"{name} {stored}".strip(), load=load)
@@ -234,12 +220,13 @@ def _is_telling(words: Sequence[str]) -> bool:
     )
 
 
-def _find_model(words: Sequence[str]) -> tuple[int, int, str]:
-    """Return begin, end and text of a model's name in a part's words, with its storage; 0, 0, "" without.
+def _is_of_weights(words: Iterable[str]) -> bool:
+    """Whether a type among words is of weights, as it is without a word of the KV cache or attention."""
+    return _OF_THE_CACHE.isdisjoint(map(str.lower, words))
 
-    Next to a word of the KV cache or of attention, a type is theirs: it is not joined to the name.
-    """
-    is_of_cache = not _OF_THE_CACHE.isdisjoint(map(str.lower, words))
+
+def _find_model(words: Sequence[str]) -> tuple[int, int, str]:
+    """Return begin, end and text of a model's name in a part's words, with its storage; 0, 0, "" without."""
     tried = 0
     for at, word in enumerate(words):
         own = word.strip("`'\"*")
@@ -247,19 +234,15 @@ def _find_model(words: Sequence[str]) -> tuple[int, int, str]:
         if not is_sized and own.rpartition("/")[2].partition("-")[0].lower() not in _list_first_words():
             continue
         tried += 1
-        if tried > _MOST_TRIED:
-            break
-        for end in range(min(len(words), at + _MOST_WORDS), at, -1):
-            last = words[end - 1]
-            whole = end == at + 1 or not (_NUMBER.fullmatch(last) or (is_of_cache and _is_storage(last)))
-            joined = _join_words(words[at:end])
-            if whole and models.find_model(joined) is not None:
+        ends = range(min(len(words), at + _MOST_WORDS), at, -1) if tried <= _MOST_TRIED else ()
+        for end in (
+            end for end in ends if end == at + 1 or _is_of_weights(words) or not _is_storage(words[end - 1])
+        ):
+            if models.find_model(joined := _join_words(words[at:end])) is not None:
                 return at, end, shorten_name(joined)
         if is_sized:
-            end = at + 1
-            while end < len(words) and _is_storage(words[end]) and not is_of_cache:
-                end += 1
-            return at, end, shorten_name(_join_words(words[at:end]))
+            stored = [*takewhile(_is_storage, words[at + 1 :])] if _is_of_weights(words) else []
+            return at, at + 1 + len(stored), shorten_name(_join_words([own, *stored]))
     return 0, 0, ""
 
 

@@ -49,6 +49,13 @@ PATTERN = re.compile(
 _LONGEST = 40  # characters of a figure
 _MOST_DECIMALS = 6  # above which a figure is taken as exact
 _GROUPED = re.compile(rf"(?<=\d)[ {_SPACES}{_APOSTROPHES}](?=\d)")
+# A number by its decimal sign: the other sign groups digits by three.
+_FORMS = {
+    sign: re.compile(
+        rf"([-+]?(?:\d+|[1-9]\d{{0,2}}(?:{group}\d{{3}})+))(?:{re.escape(sign)}(\d*))?([eE][-+]?\d+)?"
+    )
+    for sign, group in ((".", ","), (",", r"\."))
+}
 
 
 class ComputedNumber(float):
@@ -89,7 +96,10 @@ def compute_each_ms(per_s: float) -> float:
 
 def find_decimal_sign(written: Iterable[str]) -> str:
     """Find the decimal sign that the unambiguous ones of these numbers share; "" if none or several."""
-    signs = {sign for text in written if (sign := _find_sign(text))}
+    read = (_read_forms(text) for text in written)
+    signs = {
+        sign for forms in read if len({*forms.values()}) == 1 for sign, text in forms.items() if "." in text
+    }
     return signs.pop() if len(signs) == 1 else ""
 
 
@@ -102,39 +112,27 @@ def parse_number(written: str, sign: str = "") -> float:
     """
     if len(written) > _LONGEST:
         raise ValueError(f"{written[:_LONGEST]}… has too many digits")
-    plain = re.sub(f"^[{_MINUS}]", "-", _GROUPED.sub("", written.strip()))
-    points, commas = plain.count("."), plain.count(",")
-    decimal = _find_sign(written)
-    if not decimal and points + commas == 1:
-        if not sign:
-            raise UsageError(f"{written} is ambiguous: the sign in it may group digits or begin the decimals")
-        decimal = sign
-    for grouping in {".", ","} - {decimal}:
-        groups = rf"[-+]?\d{{1,3}}(?:\{grouping}\d{{3}})+"
-        fraction = rf"(?:\{decimal}[^{grouping}]*)?" if decimal else ""
-        if grouping in plain and not re.fullmatch(groups + fraction, plain):
-            raise ValueError(f"{plain} is not a number")
-        plain = plain.replace(grouping, "")
-    value = parsing.read_figure(float(plain.replace(decimal, ".") if decimal else plain))
+    forms = _read_forms(written)
+    if len({*forms.values()}) > 1 and not sign:
+        raise UsageError(f"{written} is ambiguous: the sign in it may group digits or begin the decimals")
+    text = forms.get(sign) or next(iter(forms.values()), "")
+    value = parsing.read_figure(float(text)) if text else None
     if value is None:
-        raise ValueError(f"{plain} is out of bounds")
-    return int(value) if not decimal and float(value).is_integer() else value
+        raise ValueError(f"{written} is {'out of bounds' if text else 'not a number'}")
+    return int(value) if "." not in text and float(value).is_integer() else value
 
 
-def _find_sign(written: str) -> str:
-    """Return a number's decimal sign; "" if it has none, or one that may group digits, as 1.234."""
-    plain = re.sub(r"[eE][-+]?\d+$", "", _GROUPED.sub("", written.strip()).lstrip(f"+-{_MINUS}"))
-    grouped = plain != written.strip().lstrip(f"+-{_MINUS}") and not re.search(r"[eE]", written)
-    signs = [letter for letter in plain if letter in ".,"]
-    if not signs:
-        return ""
-    if len(set(signs)) == 2:  # the last one, where it is alone
-        return signs[-1] if signs.count(signs[-1]) == 1 else ""
-    if len(signs) > 1:
-        return ""  # 1.234.567: both are groups
-    whole, _, fraction = plain.partition(signs[0])
-    telling = grouped or len(fraction) != 3 or len(whole) > 3 or whole.startswith("0")
-    return signs[0] if telling else ""
+def _read_forms(written: str) -> dict[str, str]:
+    """Return what a number may be by its decimal sign, without signs of grouping and with a point."""
+    plain = re.sub(f"^[{_MINUS}]", "-", _GROUPED.sub("", written.strip()))
+    found = ((sign, form.fullmatch(plain)) for sign, form in _FORMS.items())
+    return {
+        sign: re.sub("[.,]", "", match[1])
+        + (f".{match[2]}" if match[2] is not None else "")
+        + (match[3] or "")
+        for sign, match in found
+        if match is not None
+    }
 
 
 MS = {

@@ -9,56 +9,57 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from html.parser import HTMLParser
 from itertools import pairwise
-from typing import Any
 
 import msgspec
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from loadgen.base.errors import UsageError
-from loadgen.study.importers.pasted.headings import (
-    BOLD_LEVEL,
-    ITEM_LEVEL,
-    PageLine,
-    strip_marks,
-)
+from loadgen.study.importers.pasted.headings import BOLD_LEVEL, ITEM_LEVEL, PageLine
 from loadgen.study.importers.pasted.pasted_blocks import HEADER, RULE
 
 _COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))")
 _LEFT_OUT = str.maketrans("", "", "\ue000\ue001\u00ad")
 _LIFTED = re.compile("\ue000(\\d{1,9})\ue001")  # where a result or a table was
 _COMMENTED = re.compile("<!--(\ue000\\d{1,9}\ue001)-->")
-# What a block without its rule ends before; a heading with a number behind a colon is a line of it.
-_ENDS = re.compile(
-    r"\s{0,20}(?:>\s?){0,5}(?:#{1,6}\s{1,9}\w(?!.{0,200}:\s{1,60}[-+]?\d)|`{3}|~{3}|</?h[1-6]\b)",
+# A block's title and rule; a fence and a heading, which end a block without its rule. A heading with a number
+# behind a colon is a line of it.
+_SIGN = re.compile(
+    rf"(?P<title>{HEADER.pattern})|(?P<rule>{RULE.pattern})"
+    r"|^[^\S\n]{0,20}(?:>[^\S\n]?){0,5}(?:(?P<fence>`{3}|~{3})"
+    r"|(?P<heading>#{1,6}\s{1,9}\w(?!.{0,200}:\s{1,60}[-+]?\d)|</?h[1-6]\b))",
+    re.IGNORECASE | re.MULTILINE,
+)
+# What a fence's text is written in: any other word of its first line is a name.
+_LANGUAGE = re.compile(
+    r"[{.]*(?:|ansi|bash|console|csv|diff|json|log|markdown|md|none|output|plain|plaintext|powershell|python"
+    r"|sh|shell|shellsession|stdout|terminal|text|txt|yaml|zsh)\}?(?!\w)",
     re.IGNORECASE,
 )
-_FENCE = re.compile(r"\s{0,20}(?:>\s?){0,5}(?:`{3}|~{3})")
 _BOLD = re.compile(r"\s*(\*\*|__)(?=\S)(.+)(?<=\S)\1:?\s*")
 _SHOWN = frozenset({"alt", "caption", "label", "name", "summary", "title"})  # attributes
 _HEADS = {f"h{level}": level for level in range(1, 7)}
-_ELEMENT = re.compile(
+_LINE_ELEMENT = re.compile(
     r"</?(?:h[1-6]|p|div|pre|li|table|tabitem|t[rhd]|caption|dt|figcaption|summary)\b", re.IGNORECASE
 )
 _INSIDE = frozenset({"a", "code", "em", "font", "i", "img", "span", "sub", "sup", "u"})  # a line
-_MOST_SPANNED, _LONGEST_TITLE = 1000, 120
-_CELL_MARKS = re.compile(r"(?<!\\)(?:\*\*|`)")
-_ESCAPED = re.compile(r"\\([\\*`|_\[\]<>])")
+_LISTS, _DEEPEST = ("ul", "ol"), 9
+_CELL_MARKS = re.compile(r"(?<!\\)(?:\*\*|`)|\\(?=[\\*`|_\[\]<>])")
 _DOCUMENT = re.compile(r"\s*<(?:!doctype|html)\b", re.IGNORECASE)  # of nothing but HTML
 _MARKDOWN = MarkdownIt("zero", {"html": True}).enable(
     ["blockquote", "code", "fence", "heading", "html_block", "lheading", "list", "hr", "table"]
 )
 _IN_CODE = MarkdownIt("zero").enable("table")
-
-_MOST_CELLS = 50_000  # of a page
-_MOST_COLUMNS = 40
-_LONGEST = 2000  # characters of a line
+_MOST_CELLS, _MOST_COLUMNS, _MOST_SPANNED = 50_000, 40, 1000  # of a page, of a table, of a cell
 # A terminal's corners, rules and sides, as the signs that everyone else draws with.
 _SIGNS = {
     **dict.fromkeys(map(ord, "┏┌╭╔╒┳┬╦╤┓┐╮╗╕┡├╞╟╠┢╇┼╪╫╬╈┩┤╡╢╣┪└┗╰╚╘┴┻╩╧┘┛╯╝╛"), "+"),
     **dict.fromkeys(map(ord, "─━"), "-"), ord("═"): "=", **dict.fromkeys(map(ord, "│┃║"), "|"),
 }  # fmt: skip
-_RULE_ABOVE = re.compile(r"\s*\+(?:[-=]{2,}\+)+\s*")
+_DRAWN = re.compile(
+    r"^([^\S\n]{0,200})\+(?:[-=]{2,}+\+)++[^\S\n]*\n(?:(?:\1\|.*(?:\n|\Z))++(?:\1\+.*(?:\n|\Z))?+)++",
+    re.MULTILINE,
+)
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -82,7 +83,7 @@ class PastedBlock(msgspec.Struct):
     """A result as a client prints it, and the titles of the table's cell that it stands in, if it does."""
 
     number: int  # the line of its title, counted from 1
-    lines: list[str]
+    lines: Sequence[str] = ()
     closed: bool = False  # by its rule
     cell: tuple[str, str] | None = None
     # As the verdict of a report of ours has it, below the block.
@@ -95,9 +96,10 @@ _Cell = tuple[str, int, int]  # its text, how many rows it spans, and columns
 
 
 def read_parts(text: str) -> list[Part]:
-    """Read a page's lines, blocks and tables in order; UsageError if its tables have over 50,000 cells."""
-    reader = _PageReader(*_lift_results(split_lines(text.translate(_LEFT_OUT))))
-    return reader.read_page()
+    """Read a page's lines, and its blocks, else its tables; UsageError if these have over 50,000 cells."""
+    plain = "\n".join(split_lines(text.translate(_LEFT_OUT)))
+    lift = _lift_blocks if HEADER.search(plain) is not None else _lift_drawn
+    return _PageReader(*lift(plain)).read_page()
 
 
 def split_lines(text: str) -> list[str]:
@@ -106,66 +108,50 @@ def split_lines(text: str) -> list[str]:
     return (plain if "\n" in plain else plain.replace("\r", "\n")).split("\n")
 
 
-def _lift_results(lines: Sequence[str]) -> tuple[list[str], list[int], list[PastedBlock | Grid]]:
-    """Lift a page's blocks, else its drawn tables; return the other lines, their numbers, and the lifted."""
-    kept, numbers, lifted = list[str](), list[int](), list[Any]()  # blocks, or tables
-    at = cells = 0
-    in_fence = False
-    is_of_blocks = any(HEADER.search(line) for line in lines if "===" in line)
-    while at < len(lines):
-        begin, line = at, lines[at]
-        at += 1
-        if is_of_blocks:
-            line, at = _lift_blocks(lines, begin, lifted)
-            in_fence = in_fence is not bool(_FENCE.match(line))
-        elif (grid := _read_drawn(lines, begin)) is not None:
-            _check_size(cells := cells + 1 + len(grid.rows) * len(grid.titles))
-            line, at = _mark(len(lifted)) if grid.titles else "", grid.last
-            lifted += [grid] if grid.titles else []
-        kept.append(line)
-        numbers.append(begin + 1)
-        if in_fence and begin + 1 < at < len(lines) and not (lifted[-1].closed or _FENCE.match(lines[at])):
-            in_fence = False  # a heading ended a block that is cut off: what follows is no code
-            kept.append("```")
-            numbers.append(at)
-    return kept, numbers, lifted
-
-
-def _mark(place: int) -> str:
-    return f"<!--\ue000{place}\ue001-->"
-
-
-def _lift_blocks(lines: Sequence[str], at: int, lifted: list[PastedBlock | Grid]) -> tuple[str, int]:
-    """Add the blocks that begin in a line to `lifted`; return it with a comment for each, and the next index.
+def _lift_blocks(text: str) -> tuple[str, list[PastedBlock]]:
+    """Return a page with a comment for each block, and the blocks.
 
     A block ends with its rule, or where another, a heading or a fence begins. The last line of a page that is
     cut off in a block is left out.
     """
-    before, rest, at = "", lines[at], at + 1
-    while (begins := HEADER.search(rest)) is not None:
-        before += f"{rest[: begins.start()]}{_mark(len(lifted))}"
-        rest = rest[begins.end() :]
-        lifted.append(block := PastedBlock(at, []))
-        while (ends := _find_end(rest)) is None:
-            block.lines.append(rest)
-            rest = ""
-            if at == len(lines):
-                del block.lines[-1]  # its last figure may be cut
-                break
-            if _ENDS.match(lines[at]) is not None:
-                break
-            rest, at = lines[at], at + 1
-        else:
-            block.lines.append(rest[: ends.start()])
-            block.closed = ends.re is RULE
-            rest = rest[ends.end() if block.closed else ends.start() :]
-    return before + rest, at
+    kept, blocks, number, counted = list[str](), list[PastedBlock](), 1, 0
+    at, is_open, in_fence = 0, False, False
+    for sign in _SIGN.finditer(text):
+        kind, begin = sign.lastgroup, sign.start()
+        if is_open:
+            blocks[-1].lines, blocks[-1].closed = text[at:begin].split("\n"), kind == "rule"
+            at, is_open = sign.end() if kind == "rule" else begin, False
+            if kind == "heading" and in_fence:
+                kept.append("\n```\n")  # what follows a block that is cut off is no code
+                in_fence = False
+        if kind == "title":
+            number, counted = number + text.count("\n", counted, begin), begin
+            kept.append(f"{text[at:begin]}<!--\ue000{len(blocks)}\ue001-->")
+            blocks.append(PastedBlock(number))
+            at, is_open = sign.end(), True
+        in_fence ^= kind == "fence"
+    if is_open:
+        blocks[-1].lines = text[at:].split("\n")[:-1]  # its last figure may be cut
+        at = len(text)
+    return "".join([*kept, text[at:]]), blocks
 
 
-def _find_end(line: str) -> re.Match[str] | None:
-    """Find the rule that closes a block, or the title of the next one, whichever is first."""
-    found = [match for match in (RULE.search(line), HEADER.search(line)) if match is not None]
-    return min(found, key=lambda match: match.start(), default=None)
+def _lift_drawn(text: str) -> tuple[str, list[Grid]]:
+    """Return a page with a comment and empty lines for each drawn table, and the tables."""
+    kept, grids, at, number, cells = list[str](), list[Grid](), 0, 1, 0
+    for drawn in _DRAWN.finditer(text.translate(_SIGNS)):
+        kept.append(text[at : drawn.start()])
+        number += text.count("\n", at, drawn.start())
+        grid = _read_drawn(drawn[0].rstrip("\n").split("\n"), len(drawn[1]), number)
+        if grid is not None:
+            cells += (1 + len(grid.rows)) * len(grid.titles)
+            _check_size(cells)
+            kept.append(f"<!--\ue000{len(grids)}\ue001-->")
+            grids.append(grid)
+        lines = drawn[0].count("\n")
+        kept.append("\n" * lines)
+        at, number = drawn.end(), number + lines
+    return "".join([*kept, text[at:]]), grids
 
 
 def _check_size(cells: int) -> None:
@@ -174,39 +160,33 @@ def _check_size(cells: int) -> None:
         raise UsageError(f"its tables have more than {_MOST_CELLS} cells: give it in parts")
 
 
-def _read_drawn(lines: Sequence[str], begin: int) -> Grid | None:
-    """Read the table whose first rule is the line at an index, to its last row; None if none begins there.
+def _read_drawn(lines: Sequence[str], margin: int, first: int) -> Grid | None:
+    """Read the lines of a drawn table from its first rule on; None of one of over 40 columns.
 
-    A column goes on below a blank in a rule. One of over 40 columns has no titles.
+    A column goes on below a blank in a rule. A cell goes on in the next line, unless that begins a row.
     """
-    top = lines[begin][:_LONGEST].translate(_SIGNS).rstrip()
-    if _RULE_ABOVE.fullmatch(top) is None:
+    columns = [*pairwise(at for at, sign in enumerate(lines[0]) if sign == "+")]
+    titles, rows, section = tuple[str, ...](), list[Row](), list[Row]()  # the section is below the last rule
+    goes_on = [False] * len(columns)
+    if len(columns) > _MOST_COLUMNS:
         return None
-    margin = top.index("+")
-    bounds = [at - margin for at, sign in enumerate(top) if sign == "+"]
-    columns = [*pairwise(bounds)] if len(bounds) <= _MOST_COLUMNS + 1 else []
-    titles, rows, section = list[Row](), list[Row](), list[Row]()  # the section is below the last rule
-    spanned = [False] * len(columns)
-    end, last = begin + 1, min(len(lines), begin + _MOST_CELLS)
-    while end < last:
-        line = lines[end][:_LONGEST].translate(_SIGNS)[margin:].rstrip()
-        if line[:1] not in ("+", "|") or (line[0] == "+" and not section):
-            break
-        end += 1
+    for number, line in enumerate(lines[1:], first + 1):
         cells = [line[left + 1 : right].strip() for left, right in columns]
-        if line[0] == "|":
-            split = [cell.strip() for cell in line[1:].removesuffix("|").split("|")]
+        if line[margin] == "|":
+            split = [cell.strip() for cell in line[margin + 1 :].rstrip().removesuffix("|").split("|")]
             cells = split if len(split) == len(cells) else cells  # else a bar stands in one
             if section and not (titles and _begins_row(section[-1].cells, cells)):
-                section[-1] = _join_below(section[-1], cells)
+                joined = (f"{old} {cell}".strip() for old, cell in zip(section[-1].cells, cells, strict=True))
+                section[-1] = Row(section[-1].line, tuple(joined))
             else:
-                section.append(Row(end, tuple(cells)))
+                section.append(Row(number, tuple(cells)))
         elif titles:
-            rows += _fill_spanned(section, rows[-1].cells if rows else (), spanned)
-            section, spanned = [], [not cell.strip("+") for cell in cells]
+            rows += _fill_spanned(section, rows[-1].cells if rows else (), goes_on)
+            section, goes_on = [], [not cell.strip("+") for cell in cells]
         else:
-            titles, section = section, []
-    return Grid(titles[0].cells if titles else (), (*rows, *section), begin + 1, end)
+            titles, section = section[0].cells, []
+    rows += _fill_spanned(section, (), goes_on)
+    return Grid(titles, tuple(rows), first, first + len(lines) - 1) if titles else None
 
 
 def _begins_row(above: Sequence[str], cells: Sequence[str]) -> bool:
@@ -215,50 +195,44 @@ def _begins_row(above: Sequence[str], cells: Sequence[str]) -> bool:
     return next(numbered, False)
 
 
-def _join_below(row: Row, cells: Sequence[str]) -> Row:
-    joined = (f"{old} {cell}".strip() for old, cell in zip(row.cells, cells, strict=True))
-    return Row(row.line, tuple(joined))
-
-
-def _fill_spanned(section: Sequence[Row], above: Sequence[str], spanned: Sequence[bool]) -> list[Row]:
+def _fill_spanned(section: Sequence[Row], above: Sequence[str], goes_on: Sequence[bool]) -> list[Row]:
     """Return rows without escapes; an empty cell of the first is that above where the rule is blank."""
-    rows = [Row(row.line, tuple(_ESCAPED.sub(r"\1", cell) for cell in row.cells)) for row in section]
-    if above:
-        over = zip(rows[0].cells, above, spanned, strict=True)
-        rows[0] = Row(rows[0].line, tuple(cell or (old if goes_on else "") for cell, old, goes_on in over))
+    rows = [Row(row.line, tuple(_CELL_MARKS.sub("", cell) for cell in row.cells)) for row in section]
+    if above and rows:
+        over = zip(rows[0].cells, above, goes_on, strict=True)
+        rows[0] = Row(rows[0].line, tuple(cell or (old if spans else "") for cell, old, spans in over))
     return rows
 
 
 class _PageReader(HTMLParser):
-    """Reads the kept lines of a page into its parts: Markdown's tokens, and the HTML in them."""
+    """Reads a page without what was lifted out into its parts: Markdown's tokens, and the HTML in them."""
 
-    def __init__(self, lines: list[str], numbers: list[int], lifted: Sequence[PastedBlock | Grid]) -> None:
+    def __init__(self, text: str, lifted: Sequence[PastedBlock | Grid]) -> None:
         super().__init__()
-        self._lines, self._numbers, self._lifted = lines, numbers, lifted
+        self._text, self._lifted = text, lifted
         self._parts = list[Part]()
         self._base = 0  # the index of the line where what is read begins
         self._line = ""
-        self._item, self._item_level = "", 0  # the mark of a list's item that begins
+        self._item = self._depth = 0  # the level of a list's item that begins, and how deep lists are
         self._head = ""  # the element of an open heading
         self._table: list[tuple[int, list[_Cell]]] | None = None  # rows, each with its line
-        self._first = self._count = self._read = 0
+        self._first = self._read = 0
         self._cell: list[str] | None = None
         self._spans = (1, 1)
 
     def read_page(self) -> list[Part]:
         """Read the page to its parts."""
-        text = "\n".join(self._lines)
-        if _DOCUMENT.match(text):
-            self._feed(text, 0)
+        if _DOCUMENT.match(self._text):
+            self._feed(self._text, 0)
         else:
-            self._walk(_MARKDOWN.parse(text), self._lines, 0)
+            self._walk(_MARKDOWN.parse(self._text), self._text.split("\n"), 0)
         self._end_table()
         self._end_line()
         return self._parts
 
     @property
     def _number(self) -> int:
-        return self._numbers[min(self._base + self.getpos()[0], len(self._numbers)) - 1]
+        return self._base + self.getpos()[0]
 
     def _feed(self, text: str, base: int) -> None:
         self._base = base
@@ -270,43 +244,37 @@ class _PageReader(HTMLParser):
         self, tokens: Sequence[Token], lines: Sequence[str], offset: int, *, code: bool = False
     ) -> None:
         """Read tokens of Markdown, of these lines, the first of which has the index `offset` in the page."""
-        before = Token("", "", 0)
         for token in tokens:
             if token.map is not None:
                 self._base = offset + token.map[0]
-            if token.type == "inline":
-                self._read_inline(token.content, before, code)
+            if token.type == "inline" and self._cell is not None:
+                self._feed(_CELL_MARKS.sub("", token.content), self._base)
+            elif token.type == "inline":
+                self._read_lines(token.content, code)
             elif token.type in ("fence", "code_block"):
                 self._read_code(token)
             elif token.type == "html_block":
                 self._feed(token.content, self._base)
-            elif token.type == "list_item_open":
-                self._item, self._item_level = f"{token.info}{token.markup} ", ITEM_LEVEL + token.level
             elif token.type == "tr_open" and token.map is not None and "|" not in lines[token.map[0]]:
                 self._end_table()  # below it is a paragraph, which Markdown takes for its row
-            elif token.nesting and token.tag in ("table", "tr", "th", "td", *_HEADS):
-                self.handle_starttag(token.tag, []) if token.nesting > 0 else self.handle_endtag(token.tag)
-            elif token.type == "paragraph_close":
-                self._end_paragraph()
-            before = token
+            elif token.nesting > 0:
+                self.handle_starttag(token.tag, [])
+            elif token.nesting < 0:
+                self.handle_endtag(token.tag)
 
-    def _read_inline(self, content: str, before: Token, code: bool) -> None:
-        """Read a cell's text, or a paragraph's lines; HTML in them is read too, unless it is `code`."""
-        if before.tag in ("th", "td") and self._cell is not None:
-            self._feed(_ESCAPED.sub(r"\1", _CELL_MARKS.sub("", content)), self._base)
-            return
-        base = self._base
-        *above, last = content.split("\n")
-        if before.markup in ("=", "-") and (above or len(last) > _LONGEST_TITLE or last.startswith("|")):
-            self._head = ""  # lines above a rule
-        for at, line in enumerate([*above, last]):
-            self._base = base + at
-            if not code and _ELEMENT.search(line):
-                self._feed(line, self._base)
+    def _read_lines(self, text: str, code: bool) -> None:
+        """Read the lines of a paragraph or of code; HTML in them is read too, unless it is `code`."""
+        base, lines = self._base, text.split("\n")
+        if len(lines) > 1 or lines[0].startswith("|"):
+            self._head = ""  # lines above a rule are no heading
+        for at, line in enumerate(lines):
+            if not code and _LINE_ELEMENT.search(line):
+                self._feed(line, base + at)
             else:
-                self._read_code_line(line)
-            if above:
-                self._end_line()
+                for place, piece in enumerate(_COMMENTED.split(line)):
+                    (self.handle_comment if place % 2 else self.handle_data)(piece)
+            if at < len(lines) - 1:
+                self.handle_data("\n")
 
     def _read_code(self, token: Token) -> None:
         """Read code: indented HTML as such, text with bars as Markdown's tables, any other by lines."""
@@ -314,37 +282,25 @@ class _PageReader(HTMLParser):
         if token.type == "code_block" and (self._table is not None or token.content.lstrip()[:1] == "<"):
             self._feed(token.content, begin)
             return
-        if token.info.strip():
-            self.handle_data(f"{token.markup}{token.info}\n")
-        lines = token.content.split("\n")
+        if named := _LANGUAGE.sub("", token.info.strip(), count=1).strip():
+            self.handle_data(f"{named}\n")
         if "|" in token.content and self._cell is None:
-            self._walk(_IN_CODE.parse(token.content), lines, begin, code=True)
+            self._walk(_IN_CODE.parse(token.content), token.content.split("\n"), begin, code=True)
         else:
-            for at, line in enumerate(lines):
-                self._base = begin + at
-                self._read_code_line(line)
-                self.handle_data("\n")
+            self._base = begin
+            self._read_lines(token.content, code=True)
         self._end_paragraph()
-
-    def _read_code_line(self, line: str) -> None:
-        for at, piece in enumerate(_COMMENTED.split(line)):
-            if at % 2:
-                self.handle_comment(piece)
-            else:
-                self.handle_data(piece)
 
     def handle_data(self, data: str) -> None:
         """Add text to the open cell, heading or line."""
         if self._cell is not None:
             self._cell.append(data.translate(_LEFT_OUT))
-        elif self._head:
-            self._line += data.replace("\n", " ")
-        else:
-            first, *others = data.split("\n")
-            self._line += first
-            for other in others:
-                self._end_line()
-                self._line = other
+            return
+        *ended, rest = [data.replace("\n", " ")] if self._head else data.split("\n")
+        for line in ended:
+            self._line += line
+            self._end_line()
+        self._line += rest
 
     def handle_comment(self, data: str) -> None:
         """Add what was lifted out here, or the words of a comment."""
@@ -363,14 +319,13 @@ class _PageReader(HTMLParser):
             self._end_table()
             self._end_line()
             self._table, self._first = [], self._number
-        elif tag in ("tr", "td", "th") and self._table is not None:
+        elif tag == "tr" and self._table is not None:
             self._end_cell()
-            if tag == "tr":
-                self._table.append((self._number, []))
-            else:
-                given = dict(attrs)
-                self._spans = _read_span(given.get("rowspan")), _read_span(given.get("colspan"))
-                self._cell = []
+            self._table.append((self._number, []))
+        elif tag in ("td", "th") and self._table is not None:
+            self._end_cell()
+            given = dict(attrs)
+            self._cell, self._spans = [], (_read_span(given.get("rowspan")), _read_span(given.get("colspan")))
         elif self._cell is not None:
             self._cell.append(" ")
         elif tag in ("b", "strong"):
@@ -380,8 +335,8 @@ class _PageReader(HTMLParser):
                 self._end_line()
             self._line += "".join(f" {value} " for key, value in attrs if key in _SHOWN and value)
             self._head = tag if tag in _HEADS else self._head
-            if tag == "li":
-                self._item, self._item_level = "- ", ITEM_LEVEL
+            self._depth = min(self._depth + (tag in _LISTS), _DEEPEST)
+            self._item = ITEM_LEVEL + self._depth if tag == "li" else self._item
 
     def handle_endtag(self, tag: str) -> None:
         """End a table, a row, a cell, a heading, an item or a line."""
@@ -392,12 +347,12 @@ class _PageReader(HTMLParser):
         elif self._cell is not None:
             self._cell.append(" ")
         elif tag == self._head:
-            line, self._line, self._head = self._line, "", ""
-            if name := strip_marks(line):
-                self._parts.append(PageLine(line.strip(), _HEADS[tag], name))
+            line, self._line, self._head = PageLine(self._line.strip(), _HEADS[tag]), "", ""
+            self._parts += [line] if line.name else []
         elif tag in ("b", "strong"):
             self._line += "**"
         elif tag not in _INSIDE:
+            self._depth = max(self._depth - (tag in _LISTS), 0)
             self._end_paragraph()
 
     def _end_paragraph(self) -> None:
@@ -405,18 +360,12 @@ class _PageReader(HTMLParser):
         self._parts.append(PageLine(""))
 
     def _end_line(self) -> None:
-        """Add the open line to the parts: a bold one as a heading, an item, else text; no blank one."""
+        """Add the open line to the parts: an item, a bold one as a heading, else text; no blank one."""
         line, self._line = self._line, ""
-        if not line.strip():
-            return
-        if (bold := _BOLD.fullmatch(line)) is not None and not self._item:
-            read = PageLine(line, BOLD_LEVEL, strip_marks(bold[2]))
-        elif self._item:
-            read = PageLine(f"{self._item}{line}", self._item_level, strip_marks(line))
-            self._item = ""
-        else:
-            read = PageLine(line)
-        self._parts.append(read)
+        if line.strip():
+            level = self._item or (BOLD_LEVEL if _BOLD.fullmatch(line) else 0)
+            self._item = 0
+            self._parts.append(PageLine(line, level))
 
     def _end_cell(self) -> None:
         if self._cell is not None and self._table:
@@ -433,8 +382,8 @@ class _PageReader(HTMLParser):
         self._end_cell()
         rows = list[Row]()
         for row in _spread_cells(self._table or []):
-            self._count += len(row.cells)
-            _check_size(self._count)
+            self._read += max(0, len(row.cells) - 1)
+            _check_size(self._read)
             rows += [row] if row.cells else []
         self._table = None
         if any(_LIFTED.search(cell) for row in rows for cell in row.cells):

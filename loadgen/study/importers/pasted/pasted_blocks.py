@@ -13,7 +13,7 @@ from loadgen.base.text import list_first
 from loadgen.report.result_block import LAYOUTS, BlockRow
 from loadgen.study.importers.pasted import numbers
 
-HEADER = re.compile(r"(?<!=)={3,}+\s*Serving Benchmark Result\s*={3,}", re.IGNORECASE)
+HEADER = re.compile(r"(?<!=)={3,}+[^\S\n]*Serving Benchmark Result[^\S\n]*={3,}", re.IGNORECASE)
 RULE = re.compile(r"={20,}")
 # Lines that clients print and no layout of ours does: a draft's, and what forks and older versions call it.
 # By key: the format, and the labels.

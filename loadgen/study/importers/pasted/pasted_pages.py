@@ -264,13 +264,6 @@ _MARKS = re.compile(
 _CAPTION = re.compile(
     r"\W{0,3}(?:table|tab|figure|fig|listing|tabelle|tableau|tabla|表|图|図)\W{0,3}\d", re.IGNORECASE
 )
-_FENCE = re.compile(r"[`~]{3,}\s*(?:[{.]*(\w*)[}]?)")
-# What a fence's text is written in: any other word of its first line is a name.
-_LANGUAGES = frozenset({
-    "", "ansi", "bash", "console", "csv", "diff", "json", "log", "markdown", "md", "none", "output", "plain",
-    "plaintext", "powershell", "python", "sh", "shell", "shellsession", "stdout", "terminal", "text", "txt",
-    "yaml", "zsh",
-})  # fmt: skip
 
 
 def describe_surroundings(found: Sequence[Surroundings], below: Sequence[str]) -> list[dict[str, str]]:
@@ -311,9 +304,6 @@ def _read_own(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield what is compared of each line, and how it is shown; nothing of one that any run may have."""
     for line in lines[-_MOST_BETWEEN:]:
         plain = line[:_LONGEST_COMPARED]
-        fence = _FENCE.match(plain.strip())
-        if fence is not None:
-            plain = plain.strip()[fence.end() :] if fence[1].lower() in _LANGUAGES else plain.strip("`~ \t")
         plain = " ".join(headings.strip_marks(_MARKS.sub("", plain, count=1)).split())
         if key := labels.strip_run(plain):
             yield key, secrecy.hide_secrets(plain.strip("-+*_:\uff1a. "))
