@@ -26,7 +26,7 @@ _OTHERS = {
     "accept_length": (".2f", "Acc length|Average accept length|Accepted length"),
     "max_concurrency": ("", "Max concurrency|Max reqeuest concurrency"),
     "total_output_tokens": ("", "Total output tokens"),
-    "completed": ("", "Succeed requests|Succeeded requests|Success requests"),
+    "completed": ("", "Succeed requests|Succeeded requests|Success requests|Request count"),
     "success_rate": (".1f", "Success rate"),
     "duration": (".2f", "Time taken for tests (s)|Time taken for tests (seconds)|Test duration (s)"),
     "request_throughput": (".2f", "Req throughput (req/s)"),

@@ -22,10 +22,10 @@ from loadgen.study.importers.pasted import headings, pasted_blocks
 from loadgen.study.importers.pasted.headings import Outline, PageLine, Subject
 from loadgen.study.importers.pasted.page_reader import Grid, PastedBlock, read_parts
 from loadgen.study.importers.pasted.pasted_blocks import LAST_LINE
-from loadgen.study.importers.pasted.upright_grids import ENGINES
 from loadgen.study.run_summary import Reported, describe_simulation, find_unnamed_preset, shorten_name
 
 PAGE = "page"
+ENGINES = ("Transformers", "vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "LMDeploy", "TGI", "Ollama", "MLX")
 _TAG = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
 # What a report of ours has above its block, and below it.
 _SIMULATED = re.compile(r"[\s>#*]{0,20}SIMULATED\b(?:.{0,100}?with the timing of ([\w./-]{1,60}))?")

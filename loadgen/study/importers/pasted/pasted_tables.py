@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.text import cut_end, list_first
+from loadgen.features.roofline import machines
 from loadgen.report.load_identity import Load
 from loadgen.study import labels
 from loadgen.study.importers import json_fields
@@ -24,18 +25,18 @@ from loadgen.study.importers.pasted import (
     pasted_pages,
     row_figures,
 )
-from loadgen.study.importers.pasted.numbers import parse_decimal, parse_mean, parse_whole
+from loadgen.study.importers.pasted.numbers import parse_decimal, parse_mean, parse_whole, translate_title
 from loadgen.study.importers.pasted.page_reader import Grid, Row
-from loadgen.study.importers.pasted.pasted_pages import Surroundings
+from loadgen.study.importers.pasted.pasted_pages import ENGINES, Surroundings
 from loadgen.study.importers.pasted.row_figures import (
+    FORMULA,
     LENGTHS,
     RATE,
     SPEED,
-    TableColumn,
     is_measured,
+    read_column,
     read_columns,
 )
-from loadgen.study.importers.pasted.upright_grids import name_left_out, turn_upright
 from loadgen.study.load_table import SIMULATED
 from loadgen.study.run_summary import Reported, find_unnamed_preset, join_quantization
 from loadgen.study.speed import speed_rows
@@ -57,7 +58,7 @@ MARKS: tuple[bytes, ...] = (
 )  # fmt: skip
 _SHORT = 16  # tokens of a prompt, up to which all formulas of a speed agree
 _GENERATED = re.compile(r"(\d{1,9}) tokens generated")
-NUMERIC = (pasted_blocks.list_keys() | {"memory"}) - {"max_concurrency"}
+_NUMERIC = (pasted_blocks.list_keys() | {"memory"}) - {"max_concurrency"}
 _PLACES = {"model", "load", "max_concurrency", "input_length", "test", RATE, LENGTHS}
 # What a row of one request at a time, as a ladder's, has no column of.
 _SERVED = {"max_concurrency", "request_throughput", "output_throughput", "prompts", RATE}
@@ -72,9 +73,7 @@ _COUNTS: Mapping[str, Callable[[str], object]] = {
 }  # fmt: skip
 _FIRST_NUMBER = re.compile(r"\d{1,12}(?:,\d{3})*(?:\.\d{1,9})?")
 _APART = 1.25  # times: figures of two repeats lie closer together
-_LEAST_FILLED = 2  # cells of a row; one alone is a heading between rows
-_MOST_CELLS, _LONGEST_CELL = 4, 24
-_MOST_NAMED = 8
+_LONGEST_CELL, _MOST_NAMED = 24, 8
 _NOTHING: Mapping[str, str] = {}
 _NOWHERE = Surroundings()
 
@@ -88,24 +87,21 @@ def read_tables(text: str, path: Path) -> TableRows:
     Raises UsageError of tables that are too large.
     """
     places, after = pasted_pages.find_results(text, path, Grid)
-    lines = page_reader.split_lines(text)
     apart = pasted_pages.describe_surroundings([place for _, place in places], after)
     tables, left = list[tuple[Grid, Surroundings, dict[str, str]]](), list[str]()
     for (grid, place), own in zip(places, apart, strict=True):
-        upright = turn_upright(grid)
-        left += describe_statistics(path, grid, upright)
-        above = tables[-1][1] if tables else None
-        is_same = above is not None and (above.subject, above.heading) == (place.subject, place.heading)
-        joined = _join_parts(tables[-1][0], upright) if is_same else None
-        if joined is not None:
+        upright, out = turn_upright(grid)
+        left += _describe_statistics(path, out)
+        above, over, _ = tables[-1] if tables else (upright, None, own)
+        is_same = over is not None and (over.subject, over.heading) == (place.subject, place.heading)
+        if is_same and (joined := _join_parts(above, upright)) is not None:
             tables[-1] = (joined, *tables[-1][1:])
         else:
             tables.append((upright, place, own))
-    reported = list[Reported]()
-    for at, (grid, place, own) in enumerate(tables):
-        end = tables[at + 1][0].first - 1 if at + 1 < len(tables) else len(lines)
-        below = "\n".join(lines[grid.last - 1 : end])
-        runs, without = _Table(grid, path, place, below, own).read_rows()
+    reported, lines = list[Reported](), page_reader.split_lines(text)
+    ends = [*(grid.first - 1 for grid, _, _ in tables[1:]), len(lines)]
+    for (grid, place, own), end in zip(tables, ends, strict=bool(tables)):
+        runs, without = _Table(grid, path, place, "\n".join(lines[grid.last - 1 : end]), own).read_rows()
         reported += runs
         left += without
     return reported, left
@@ -113,10 +109,14 @@ def read_tables(text: str, path: Path) -> TableRows:
 
 def read_sheet(grid: Grid, path: Path) -> TableRows:
     """Read every row of a sheet that has figures, and lines on the others."""
-    upright = turn_upright(grid)
-    is_block = any(pasted_blocks.find_key(title) == "max_concurrency" for title in grid.titles)
-    runs, without = _Table(upright, path, is_block=is_block).read_rows()
-    return runs, describe_statistics(path, grid, upright) + without
+    upright, out = turn_upright(grid)
+    runs, without = _Table(upright, path).read_rows()
+    return runs, _describe_statistics(path, out) + without
+
+
+def _describe_statistics(path: Path, out: Sequence[str]) -> list[str]:
+    """Write a line on the rows and columns that are statistics of a table's others; [] without any."""
+    return [f"{path}: {list_first(out, _MOST_NAMED)}: statistics of other runs, left out"] if out else []
 
 
 def _join_parts(above: Grid, below: Grid) -> Grid | None:
@@ -129,16 +129,8 @@ def _join_parts(above: Grid, below: Grid) -> Grid | None:
     )
     if not (own and others) or own & others:
         return None
-    cells = (*above.rows[0].cells, *below.rows[0].cells[1:])
-    return Grid(
-        (*above.titles, *below.titles[1:]), (replace(above.rows[0], cells=cells),), above.first, below.last
-    )
-
-
-def describe_statistics(path: Path, grid: Grid, upright: Grid) -> list[str]:
-    """Write a line on the rows and columns that are statistics of a table's others; [] without any."""
-    named = list_first(name_left_out(grid, upright), _MOST_NAMED)
-    return [f"{path}: {named}: statistics of other runs, left out"] if named else []
+    row = replace(above.rows[0], cells=(*above.rows[0].cells, *below.rows[0].cells[1:]))
+    return Grid((*above.titles, *below.titles[1:]), (row,), above.first, below.last)
 
 
 def format_cell(value: object) -> str:
@@ -146,6 +138,173 @@ def format_cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.9f}" if abs(value) < _MOST_WRITTEN else repr(value)
     return str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
+
+
+_MOST_METRICS = 200
+_UNITS = frozenset({"unit", "units"})
+_PLAIN = frozenset({"", "value", "values", "result", "results", "metric", "metrics", "measured"})
+_CHANGE = re.compile(
+    r"change|delta|diff\w*|improve\w*|speed-?up|gain|reduction|vs\.?|ratio|[Δ%×]|提升|加速|改善|変化",
+    re.IGNORECASE,
+)
+_RELATIVE = re.compile(r"\s*[-+−]?\s*\d[\d.,]*\s*[%x×]\s*|\s*[-+−]\s*\d.*|\s*[-–—]?\s*", re.IGNORECASE)
+_STATISTIC = re.compile(
+    r"(?P<rank>p ?(\d\d?(?:\.\d+)?)|(\d\d?(?:\.\d+)?) ?th)|(?P<n>n|counts?|samples)|(?P<mean>avg\.?|average|mean)"
+    r"|(?P<median>median)|(?P<min>min(?:imum)?)|(?P<max>max(?:imum)?)|(?P<std>std\.?(?: ?dev(?:iation)?)?)"
+)
+_SHARE = re.compile(r"(\d\d?(?:\.\d+)?) ?%")  # a percentile below a title that says so, else any share
+_SHARED = re.compile(r"|\S*(?:percentiles?|quantiles?|ranks?|statistics?|stats?)", re.IGNORECASE)
+_LEVELS = frozenset({"", "n", "min", "max"})  # no statistic, a count, or the name of a load
+_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")  # of a title in one: InputTokens
+_CORNERS = frozenset({"statistic", "metric"})  # of NVIDIA's clients, whose inter-token latency is a TPOT
+_NVIDIAS = re.compile(r"inter token latency", re.IGNORECASE)
+# Of a column of labels: its title, and what all of them are.
+_KINDS: Mapping[str, Callable[[str], object]] = {
+    "Model": lambda label: headings.parse_title(label).model,
+    "Quantization": lambda label: headings.parse_title(label).quantization,
+    "Engine": lambda label: label.lower().startswith(tuple(engine.lower() for engine in ENGINES)),
+    "GPU": machines.recognise_machine,
+    "Load": lambda label: headings.find_concurrency(label) is not None,
+}
+
+
+def turn_upright(grid: Grid) -> tuple[Grid, list[str]]:
+    """Return a table with a row a run, and the names of rows and columns left out as statistics of others.
+
+    It is turned if its first column has figures' titles, and the statistics of a run are joined.
+    """
+    grid = _join_heads(grid) if len(grid.titles) > 1 and grid.rows else grid
+    if len(grid.titles) < 2 or not 0 < len(grid.rows) <= _MOST_METRICS:
+        return grid, []
+    if is_measured(read_column(grid.titles[0]).key) and all(map(_is_thing, grid.titles[1:])):
+        # One figure, named in its corner, over models or loads: it is not read.
+        return replace(grid, titles=("", *grid.titles[1:])), []
+    columns = read_columns(grid.titles, [row.cells for row in grid.rows])
+    upright, out = _gather_ranks(grid if any(is_measured(each.key) for each in columns) else _turn(grid))
+    return upright, [repr(grid.titles[row.column - 1]) if row.column else f"line {row.line}" for row in out]
+
+
+def _turn(grid: Grid) -> Grid:
+    """Return a table whose first column has figures' titles with its columns as rows; any other unchanged.
+
+    Of the columns those of a change and those that say the same of all are left out.
+    """
+    table = [row.cells for row in grid.rows]
+    has_units = translate_title(grid.titles[1]).lower().strip() in _UNITS
+    metrics = [f"{cells[0]} ({cells[1]})" if has_units and cells[1].strip() else cells[0] for cells in table]
+    if grid.titles[0].lower() in _CORNERS and any(map(_find_rank, grid.titles)):
+        metrics = [_NVIDIAS.sub("TPOT", " ".join(metric.split())) for metric in metrics]
+    if not any(
+        is_measured(read_column(each, cells[1:]).key) for each, cells in zip(metrics, table, strict=True)
+    ):
+        return grid
+    rows, labels_read = list[Row](), list[str]()
+    for at in range(2 if has_units else 1, len(grid.titles)):
+        title, cells = grid.titles[at], [cells[at] for cells in table]
+        is_one_word = len({*cells}) == 1 < len(cells) and not any(map(str.isdigit, cells[0]))
+        if not is_one_word and not (_CHANGE.search(title) and all(map(_RELATIVE.fullmatch, cells))):
+            # A column that is headed by a word for any figure has no name.
+            labels_read.append("" if translate_title(title).lower().strip() in _PLAIN else title)
+            rows.append(Row(grid.first, (labels_read[-1], *cells), at + 1))
+    corner = (part.strip() for part in re.split(r"[\\/|→]", grid.titles[0]))
+    filled = [*filter(None, labels_read)]
+    kinds = (kind for kind, is_one in _KINDS.items() if filled and all(map(is_one, filled)))
+    title = next((part for part in corner if read_column(part).key), None) or next(kinds, "Configuration")
+    return Grid((title, *metrics), tuple(rows), grid.first, grid.last)
+
+
+def _is_thing(label: str) -> bool:
+    """Whether a column is headed by a model, its storage, a load, a count or a machine."""
+    return label.strip().isdecimal() or any(
+        is_one(label) for kind, is_one in _KINDS.items() if kind != "Engine"
+    )
+
+
+def _join_heads(grid: Grid) -> Grid:
+    """Join the first row to the titles where it goes on with them, as Mean and P99 below TTFT."""
+    first = grid.rows[0].cells
+    below = [cell if cell != title else "" for title, cell in zip(grid.titles, first, strict=True)]
+    filled = [cell for cell in below if cell]
+    if len(filled) < 2 or not all(map(_find_rank, filled)):
+        return grid
+    named, above = list[str](), ""
+    for title, cell in zip(grid.titles, below, strict=True):
+        above = title or (above if cell else "")
+        named.append(f"{cell} {above}".strip())
+    return Grid(tuple(named), grid.rows[1:], grid.first, grid.last)
+
+
+def _gather_ranks(grid: Grid) -> tuple[Grid, list[Row]]:
+    """Return a table whose rows are statistics with one row for each run, and rows left out.
+
+    One column names them (`Stat`, evalscope's `Percentile`). What stands before it is the run's, as are
+    columns behind it that are no figures, where a statistic would stand twice. Where it names other rows too,
+    as runs by their numbers, the statistics are of these, and are left out.
+    """
+    for at, title in enumerate(grid.titles):
+        ranks = [_find_rank(row.cells[at], title) for row in grid.rows]
+        if _LEVELS.issuperset(ranks):
+            continue
+        if not all(ranks):
+            kept = tuple(row for row, rank in zip(grid.rows, ranks, strict=True) if not rank)
+            return replace(grid, rows=kept), [row for row in grid.rows if row not in kept]
+        columns = read_columns(grid.titles, [row.cells for row in grid.rows])
+        figured = {n for n, each in enumerate(columns) if is_measured(each.key)}
+        plain = [n for n in range(len(grid.titles)) if n != at and n not in figured]
+        for own in ([*range(at)], plain) if figured else ():
+            groups: dict[tuple[str, ...], dict[str, Row]] = {}
+            for row, rank in zip(grid.rows, ranks, strict=True):
+                groups.setdefault(tuple(row.cells[n] for n in own), {}).setdefault(rank, row)
+            if sum(map(len, groups.values())) == len(grid.rows):
+                return _join_ranks(grid, at, own, groups), []
+    return grid, []
+
+
+def _join_ranks(
+    grid: Grid, at: int, own: Sequence[int], groups: Mapping[tuple[str, ...], Mapping[str, Row]]
+) -> Grid:
+    """Return a table with a row for each group of statistics, by their rank in column `at`.
+
+    Of what is not known only the mean is kept. A rate of several ranks is of each request, and none of the
+    run: it keeps a title that is not read.
+    """
+    ranks = [*dict.fromkeys(rank for by_rank in groups.values() for rank in by_rank if rank != "n")]
+    columns = dict[str, tuple[int, str]]()  # by their titles: the column here, and the rank
+    for n, title in enumerate(grid.titles):
+        metric = _WORDS.sub(" ", title)
+        cells = [by_rank[rank].cells[n] for by_rank in groups.values() for rank in ranks if rank in by_rank]
+        filled = [cell for cell in cells if numbers.parse_cell(cell) is not None]
+        for rank in ranks if n not in {*own, at} else ():
+            titled = f"{rank} {metric}"
+            if not read_column(titled, filled).key and rank == "mean":
+                is_rate = is_measured(read_column(metric, filled).key) and len(filled) > len(groups)
+                titled = f"{metric} of each request" if is_rate else metric
+            elif not read_column(titled, filled).key:
+                continue
+            columns[titled] = n, rank
+    rows = [
+        Row(
+            next(iter(by_rank.values())).line,
+            (
+                *(cells or ("",)),
+                *(by_rank[rank].cells[n] if rank in by_rank else "" for n, rank in columns.values()),
+            ),
+        )
+        for cells, by_rank in groups.items()
+    ]
+    return Grid((*([grid.titles[n] for n in own] or ["load"]), *columns), tuple(rows), grid.first, grid.last)
+
+
+def _find_rank(title: str, column: str = "-") -> str:
+    """Return a title's statistic as keys have it, as p99; "" of others. In a `column` of ranks 90% is p90."""
+    plain = translate_title(title).lower().strip()
+    share = _SHARE.fullmatch(plain)
+    if share is not None and _SHARED.fullmatch(translate_title(column).strip()):
+        return f"p{share[1]}"
+    match = _STATISTIC.fullmatch(plain)
+    if match is None:
+        return ""
+    return f"p{match[2] or match[3]}" if match["rank"] else str(match.lastgroup)
 
 
 class _Table:
@@ -158,16 +317,14 @@ class _Table:
         place: Surroundings = _NOWHERE,
         notes: str = "",
         apart: Mapping[str, str] = _NOTHING,
-        *,
-        is_block: bool = False,
     ) -> None:
-        self._numeric = NUMERIC | {"max_concurrency"} if is_block else NUMERIC
         self.grid, self.path, self.subject, self.engine = grid, path, place.subject, place.engine
         cells = [row.cells for row in grid.rows]
         self.columns = read_columns(grid.titles, cells)
         self.keys = {column.key for column in self.columns}
-        # The columns of labels, and a remark on those of figures that are not read.
-        self.label_columns, self.not_read = find_label_columns(self.columns, grid.titles, cells)
+        is_limit = any(pasted_blocks.find_key(title) == "max_concurrency" for title in grid.titles)
+        self.numeric = _NUMERIC | {"max_concurrency"} if is_limit and place is _NOWHERE else _NUMERIC
+        self.label_columns, self.not_read = self._find_label_columns(cells)
         is_above = not place.heading or place.heading in apart.values()
         self.labels = ({} if is_above else {"heading": place.heading}) | dict(apart)
         titled = ["".join(title.split()) for title in grid.titles]
@@ -176,23 +333,57 @@ class _Table:
         generated = _GENERATED.search(notes)
         self.output_length = int(generated[1]) if generated else GENERATED
 
+    def _find_label_columns(self, cells: Sequence[Sequence[str]]) -> tuple[list[int], tuple[str, ...]]:
+        """Return the indices of the columns of labels, and one remark on those of numbers not read, if any.
+
+        A column of figures that is not read is a label, too, where its values lie farther apart than repeats
+        do, as is one of requests per second where no other says what the load was. Where another column
+        numbers the rows as runs, it is one if its values stand several times: they were set.
+        """
+        named, left = list[int](), list[str]()
+        columns = [*zip(self.columns, self.grid.titles, zip(*cells, strict=True), strict=False)]
+        numbered = any(labels.counts_runs(title, own) for _, title, own in columns)
+        loads = self.keys & {"max_concurrency", "load", "test", RATE}
+        for at, (column, title, own) in enumerate(columns):
+            is_label, is_figure = labels.is_label(title, own), labels.is_figure(title, own)
+            filled = [cell for cell in own if cell.strip()]
+            numeric = 2 * sum(numbers.parse_cell(cell) is not None for cell in filled) >= len(filled)
+            left += [repr(title)] if not column.key and (is_figure or (is_label and numeric)) else []
+            if (not column.key and is_figure) or (column.key == "request_throughput" and not loads):
+                firsts = (_FIRST_NUMBER.search(cell) for cell in own)
+                values = [float(match[0].replace(",", "")) for match in firsts if match is not None]
+                lie_apart = len(values) > 1 and max(values) > _APART * min(values)
+                is_label = all(own.count(cell) > 1 for cell in own) if numbered else lie_apart
+            else:
+                is_label = is_label and column.key in _TELLING
+            named += [at] if is_label else []
+        return named, (f"not read: {list_first(left, _MOST_NAMED)}",) if left else ()
+
     def read_rows(self) -> TableRows:
         """Return the runs of rows with figures, and a line on the others; neither of any other table.
 
-        A table of runs has a column of figures, and a place: a model, a load, a length or a label.
+        A table of runs has a column of figures, and a place: a model, a load, a length or a label. An empty
+        cell of a model is that of a row above.
         """
         named = _PLACES & self.keys or self.subject.model or self.label_columns
         if not (named and any(map(is_measured, self.keys))):
             return [], []
-        made = (self._make_run(row, facts) for row, facts in self._read_facts())
-        runs = [run for run in made if run is not None]
-        rows, read = self.grid.rows, {run.source for run in runs}
-        empty = (row for row in rows if self._name_source(row) not in read and row.cells != self.grid.titles)
-        each = ((row.line, row.cells) for row in empty)
-        return runs, [*list_rows_without_figures(self.path, each, len(rows))]
-
-    def _name_source(self, row: Row) -> str:
-        return f"{self.path}:{row.line}" + (f" column {row.column}" if row.column else "")
+        runs, empty, model = list[Reported](), list[str](), ""
+        for row in self.grid.rows:
+            facts: dict[str, str] = {}
+            for column, cell in zip(self.columns, row.cells, strict=True):
+                facts[column.key] = facts.get(column.key) or cell.strip()
+            if "model" in facts:
+                model = facts["model"] = facts["model"] or model
+            if (run := self._make_run(row, row_figures.complete_facts(facts))) is not None:
+                runs.append(run)
+                continue
+            filled = [*dict.fromkeys(cut_end(cell, _LONGEST_CELL) for cell in row.cells if cell.strip())]
+            # One cell alone is a heading between rows.
+            if sum(1 for cell in row.cells if cell.strip()) > 1 and row.cells != self.grid.titles:
+                empty.append(f"line {row.line} ({', '.join([*filled[:3], *filled[3:][-1:]])})")
+        of_all = f"{len(empty)} of {len(self.grid.rows)} rows of a table have no figures"
+        return runs, [f"{self.path}: {of_all}: {list_first(empty, _MOST_NAMED)}"] if empty else []
 
     def _read_labels(self, row: Row, facts: Mapping[str, str]) -> dict[str, str]:
         named = {self.grid.titles[at] or "label": row.cells[at] for at in self.label_columns}
@@ -201,109 +392,92 @@ class _Table:
         uncounted = {key: cell for key, cell, read in counts if cell and read(cell) is None}
         return {**self.labels, **named, **uncounted}
 
-    def _read_facts(self) -> Iterator[tuple[Row, dict[str, str]]]:
-        """Yield each row with its cells by column's key; an empty cell of a model is that of a row above."""
-        model = ""
-        for row in self.grid.rows:
-            facts: dict[str, str] = {}
-            for column, cell in zip(self.columns, row.cells, strict=True):
-                facts[column.key] = facts.get(column.key) or cell.strip()
-            if "model" in facts:
-                model = facts["model"] = facts["model"] or model
-            yield row, row_figures.complete_facts(facts)
-
     def _read_figures(self, row: Row) -> tuple[dict[str, float], list[str]]:
         """Return a row's figures by key, and remarks on cells not read and on those of 0, left out."""
         cells = zip(self.columns, row.cells, strict=True)
-        figured = [cell for cell in cells if is_measured(cell[0].key) or cell[0].key in self._numeric]
+        figured = [cell for cell in cells if is_measured(cell[0].key) or cell[0].key in self.numeric]
         values, remarks = row_figures.read_cells(figured)
         empty = [key for key, value in values.items() if json_fields.is_zero(value) and is_measured(key)]
         empty = [key for key in empty if not key.startswith("std_")]
         remarks += [f"{key} is 0: it was not measured" for key in empty]
         return {key: value for key, value in values.items() if key not in empty}, remarks
 
-    def _name_row(self, facts: Mapping[str, str]) -> tuple[str, str, str]:
-        """Return a row's name, the checkpoint in it, and the load, of its cells or of the heading above."""
-        title = headings.parse_title(facts["model"]) if facts.get("model") else None
-        if title is None:
-            name, model, load = self.subject.name or self.path.stem, self.subject.model, self.subject.load
-        else:
-            name, model = title.name or facts["model"], title.model
-            load = title.load or self.subject.load
-        stored = "-".join(facts.get("quantization", "").strip("-").split())  # INT4 GPTQ
-        return join_quantization(name, stored), model and join_quantization(model, stored), load
-
     def _make_run(self, row: Row, facts: Mapping[str, str]) -> Reported | None:
         """Make the run of a row; None if no latency, throughput or speed of it can be read."""
-        values, remarks = self._read_figures(row)
-        memory = self._count_bytes(values.pop("memory", None))
-        if not any(map(is_measured, values)):
+        read, remarks = self._read_figures(row)
+        memory = self._count_bytes(read.pop("memory", None))
+        if not any(map(is_measured, read)):
             return None
-        if (rung := self._make_rung(facts)) is not None:
-            del values[SPEED]
-            run = read_ladder_row(rung, self._name_source(row))
-            run = replace(run, figures={**row_figures.derive_figures(values, 1, facts), **run.figures})
+        title = headings.parse_title(facts["model"]) if facts.get("model") else None
+        name, model, named = self.subject.name or self.path.stem, self.subject.model, self.subject.load
+        if title is not None:
+            name, model, named = title.name or facts["model"], title.model, title.load or named
+        stored = "-".join(facts.get("quantization", "").strip("-").split())  # INT4 GPTQ
+        load, note = read_requested_load(facts, named), facts.get("note", "")
+        published, formula = None, ""
+        if (speed := self._find_ladder_speed(facts)) is not None:
+            published = _read_published().get((name, int(load.input_len or 0), stored, speed))
+            formula = facts.get(FORMULA, "") or self._choose_formula(published, load.input_len or 0)
+            load = self._make_ladder_load(load)
+            lengths = int(load.input_len or 0), int(load.output_len or 0)
+            own = {SPEED: read.pop(SPEED)}
+            if formula in FORMULAS:
+                own["output_throughput"] = convert_speed(own[SPEED], formula, OUTPUT, *lengths)
+            values = {**row_figures.derive_figures(read, 1, facts), **own}
+            remarks = [f"speed is {formula}", *filter(None, [note]), *remarks]
         else:
-            run = self._make_served_run(row, facts, values, remarks)
-        return replace(
-            run,
-            memory_bytes=run.memory_bytes if memory is None else memory,
-            remarks=(*run.remarks, *remarks, *self.not_read),
+            limit, lengths_read = load.max_concurrency, (load.input_len, load.output_len)
+            values = row_figures.derive_figures(read, limit, facts, lengths_read)
+            remarks = [*filter(None, [note]), *remarks, *row_figures.list_remarks(read, values)]
+        model = model and join_quantization(model, stored)
+        name = join_quantization(name, stored)
+        gpu, count = facts.get("machine", ""), parse_whole(facts.get("gpu_num", ""))
+        engine = facts.get("engine", "") or self.engine
+        if published is not None:
+            gpu, count, engine = published.gpu, published.gpu_num, published.backend
+            own_memory = published.gpu_memory
+            if memory is None and own_memory is not None:
+                memory = int(own_memory.amount * UNIT_BYTES[own_memory.unit])
+        return Reported(
+            name=name,
+            model="" if speed is not None or model == name else model,
+            figures=values,
+            load=load,
+            source=f"{self.path}:{row.line}" + (f" column {row.column}" if row.column else ""),
+            told_by=SPEEDS if SPEED in values else TABLE,
+            engine=engine,
+            machine=name_machine(gpu, count),
+            memory_bytes=memory,
+            speed_formula=formula,
+            simulated=find_unnamed_preset(SIMULATED in note),
+            remarks=(*remarks, *self.not_read),
             unread=self._read_labels(row, facts),
         )
 
-    def _make_served_run(
-        self, row: Row, facts: Mapping[str, str], read: Mapping[str, float], remarks: list[str]
-    ) -> Reported:
-        """Make the run of a row that is no ladder's, of figures that were read; remarks are added."""
-        name, model, load = self._name_row(facts)
-        own = read_requested_load(facts, load)
-        lengths = own.input_len, own.output_len
-        values = row_figures.derive_figures(read, own.max_concurrency, facts, lengths)
-        if row_figures.OF_ONE in values:
-            remarks.append(row_figures.PER_USER)
-        if "output_throughput" in read and "output_throughput" not in values:
-            remarks.append("tok/s are of prompts and answers together, as requests/s and their lengths show")
-        if SPEED in values:
-            remarks.append(UNKNOWN_FORMULA)
-        return Reported(
-            name=name,
-            model=model if model != name else "",
-            figures=values,
-            load=own,
-            source=self._name_source(row),
-            told_by=SPEEDS if SPEED in values else TABLE,
-            engine=facts.get("engine", "") or self.engine,
-            machine=name_machine(facts.get("machine", ""), parse_whole(facts.get("gpu_num", ""))),
-            simulated=find_unnamed_preset(SIMULATED in facts.get("note", "")),
-            remarks=tuple(filter(None, [facts.get("note")])),
-        )
-
-    def _make_rung(self, facts: Mapping[str, str]) -> SpeedRow | None:
-        """Make a ladder's row of a row's facts, the published one that it equals to the digit; else None.
+    def _find_ladder_speed(self, facts: Mapping[str, str]) -> Decimal | None:
+        """Return the speed of a ladder's row; None of any other.
 
         It has a whole length, a speed above 0, and no column of what a load of several requests has.
         """
         if not {SPEED, "input_length"} <= self.keys or _SERVED & self.keys:
             return None
-        length, speed = parse_whole(facts["input_length"]), parse_decimal(facts[SPEED])
-        if length is None or not speed:
-            return None
-        name, _, _ = self._name_row({**facts, "quantization": ""})
-        rung = SpeedRow(
-            model=name,
-            backend=facts.get("engine", "") or self.engine,
-            gpu=facts.get("machine", ""),
-            input_length=length,
-            quantization=facts.get("quantization", ""),
-            gpu_num=parse_whole(facts.get("gpu_num", "")),
-            speed_tok_s=speed,
-            note=facts.get("note", ""),
-            formula=self.formula or (OUTPUT if length <= _SHORT else UNKNOWN),
-            output_length=parse_whole(facts.get("output_length", "")) or self.output_length,
+        return None if parse_whole(facts["input_length"]) is None else parse_decimal(facts[SPEED])
+
+    def _choose_formula(self, published: SpeedRow | None, length: float) -> str:
+        """Return the formula of a ladder's row: the published one's, else the page's; short ones agree."""
+        if published is not None:
+            return published.formula
+        return self.formula or (OUTPUT if length <= _SHORT else UNKNOWN)
+
+    def _make_ladder_load(self, load: Load) -> Load:
+        """Make the load of a ladder's row: one request at a time."""
+        answer = load.output_len or self.output_length
+        return replace(
+            Load(f"input {load.input_len}", input_len=load.input_len, asked_input_len=load.input_len),
+            output_len=answer,
+            asked_output_len=int(answer),
+            max_concurrency=1,
         )
-        published = _read_published().get(_identify_row(rung))
-        return rung if published is None else replace(published, note=rung.note)
 
     def _count_bytes(self, amount: float | None) -> int | None:
         unit = next((column.unit for column in self.columns if column.key == "memory"), "")
@@ -311,60 +485,12 @@ class _Table:
         return int(amount * UNIT_BYTES[unit]) if amount and unit in UNIT_BYTES else None
 
 
-def _identify_row(row: SpeedRow) -> tuple[str, int, str, Decimal | None]:
-    return row.model, row.input_length, row.quantization, row.speed_tok_s
-
-
 @cache
 def _read_published() -> dict[tuple[str, int, str, Decimal | None], SpeedRow]:
-    return {_identify_row(row): row for row in reversed(speed_rows.list_published())}
-
-
-def find_label_columns(
-    columns: Sequence[TableColumn], titles: Sequence[str], cells: Sequence[Sequence[str]]
-) -> tuple[list[int], tuple[str, ...]]:
-    """Return the indices of the columns of labels, and one remark on those of numbers not read, if any.
-
-    A column of figures that is not read is a label, too, where its values lie farther apart than repeats do,
-    as is one of requests per second where no other says what the load was. Where another column numbers the
-    rows as runs, it is one if its values stand several times: they were set.
-    """
-    named, left = list[int](), list[str]()
-    numbered = any(labels.counts_runs(title, [row[at] for row in cells]) for at, title in enumerate(titles))
-    loads = {column.key for column in columns} & {"max_concurrency", "load", "test", RATE}
-    for at, (column, title) in enumerate(zip(columns, titles, strict=True)):
-        own = [row[at] for row in cells]
-        is_rate = column.key == "request_throughput" and not loads
-        is_label, is_figure = labels.is_label(title, own), labels.is_figure(title, own)
-        if not column.key and (is_figure or is_label):
-            filled = [cell for cell in own if cell.strip()]
-            if is_figure or 2 * sum(numbers.parse_cell(cell) is not None for cell in filled) >= len(filled):
-                left.append(repr(title))
-        if is_rate or (not column.key and is_figure):
-            firsts = (_FIRST_NUMBER.search(cell) for cell in own)
-            values = [float(match[0].replace(",", "")) for match in firsts if match is not None]
-            lie_apart = len(values) > 1 and max(values) > _APART * min(values)
-            if all(own.count(cell) > 1 for cell in own) if numbered else lie_apart:
-                named.append(at)
-        elif column.key in _TELLING and is_label:
-            named.append(at)
-    return named, (f"not read: {list_first(left, _MOST_NAMED)}",) if left else ()
-
-
-def list_rows_without_figures(
-    path: Path, rows: Iterable[tuple[int, Sequence[str]]], every: int
-) -> Iterator[str]:
-    """Yield one line, if any, on `rows` without figures that have two cells or more, of `every` in all."""
-    named = []
-    for line, cells in rows:
-        filled = [cut_end(cell, _LONGEST_CELL) for cell in cells if cell.strip()]
-        if len(filled) >= _LEAST_FILLED:
-            named.append(f"line {line} ({', '.join(list(dict.fromkeys(filled))[:_MOST_CELLS])})")
-    if named:
-        yield (
-            f"{path}: {len(named)} of {every} rows of a table have no figures: "
-            f"{list_first(named, _MOST_NAMED)}"
-        )
+    return {
+        (row.model, row.input_length, row.quantization, row.speed_tok_s): row
+        for row in reversed(speed_rows.list_published())
+    }
 
 
 def read_requested_load(facts: Mapping[str, str], named: str) -> Load:
@@ -398,51 +524,16 @@ def name_machine(gpu: str, count: int | None) -> str:
     return gpu if (count or 1) == 1 else f"{count} × {gpu or 'GPU'}"
 
 
-def read_ladder_row(row: SpeedRow, source: str) -> Reported:
-    """Read a row of a speed ladder as a run; output throughput only where the speed's formula is known."""
-    speed, memory = float(row.speed_tok_s or 0), row.gpu_memory
-    figures = {SPEED: speed}
-    if row.ttft_ms:
-        figures["mean_ttft_ms"] = float(row.ttft_ms)
-    if row.decode_tok_s:
-        figures["mean_tpot_ms"] = numbers.compute_each_ms(float(row.decode_tok_s))
-    if row.formula in FORMULAS:
-        lengths = row.input_length, row.output_length
-        figures["output_throughput"] = convert_speed(speed, row.formula, OUTPUT, *lengths)
-    return Reported(
-        name=join_quantization(row.model, row.quantization),
-        figures=figures,
-        load=Load(
-            name=f"input {row.input_length}",
-            input_len=row.input_length,
-            output_len=row.output_length,
-            asked_output_len=row.output_length,
-            max_concurrency=1,
-            asked_input_len=row.input_length,
-        ),
-        source=source,
-        told_by=SPEEDS,
-        engine=row.backend,
-        machine=name_machine(row.gpu, row.gpu_num),
-        memory_bytes=None if memory is None else int(memory.amount * UNIT_BYTES[memory.unit]),
-        speed_formula=row.formula,
-        simulated=find_unnamed_preset(SIMULATED in row.note),
-        remarks=(f"speed is {row.formula}", *filter(None, [row.note])),
-    )
-
-
 _LEAST_FIGURES = 3  # columns of figures that make a table one of blocks
 _DELIMITERS = ",;\t"
 _MOST_SAMPLED = 100
 _LONGEST_HEADER, _MOST_COLUMNS = 1 << 16, 1000  # of a table, in characters and in titles
-_LADDER = {"model", "input_length", SPEED}  # titles
 
 
 def may_be_table(head: bytes) -> bool:
     """Whether a file may be a table of figures, by the first line of its bytes; of UTF-16 too."""
     line = head.replace(b"\0", b"").lstrip().partition(b"\n")[0].lower()
-    figures = (b"tok", b"ttft", b"speed", b"throughput")
-    names = (b"model", b"name", b"checkpoint")
+    figures, names = (b"tok", b"ttft", b"speed", b"throughput"), (b"model", b"name", b"checkpoint")
     is_json = line[:1] in (b"{", b"[")
     return not is_json and any(name in line for name in names) and any(figure in line for figure in figures)
 
@@ -461,7 +552,7 @@ def is_table(text: str) -> bool:
     except csv.Error:
         rows = []
     keys = [column.key for column in read_columns(titles, rows)]
-    figures = [key for key in keys if is_measured(key) or key in NUMERIC]
+    figures = [key for key in keys if is_measured(key) or key in _NUMERIC]
     return "model" in keys and (SPEED in keys or len(figures) >= _LEAST_FIGURES)
 
 
@@ -478,10 +569,8 @@ def _read_header(text: str) -> tuple[list[str], str]:
 
 
 def read_csv_table(text: str, path: Path) -> TableRows:
-    """Read a table's runs, and lines on the other rows; a ladder's file is read again. Raises UsageError."""
+    """Read a table's runs, and lines on the other rows. Raises UsageError of a row of other columns."""
     titles, delimiter = _read_header(text)
-    if {title.strip().lower() for title in titles} >= _LADDER:
-        return _read_ladder(path)
     lines = json_fields.read_csv_rows(text, path, delimiter)
     next(lines)
     rows = list[Row]()
@@ -491,16 +580,3 @@ def read_csv_table(text: str, path: Path) -> TableRows:
         json_fields.check_results(path, len(rows) + 1)
         rows.append(Row(line, tuple(cells)))
     return read_sheet(Grid(tuple(titles), tuple(rows), 1, len(rows) + 1), path)
-
-
-def _read_ladder(path: Path) -> TableRows:
-    """Read a ladder's rows from its file; one that equals a published row has that one's formula."""
-    published = {replace(row, formula=OUTPUT): row for row in reversed(speed_rows.list_published())}
-    speeds = [*enumerate((published.get(row, row) for row in speed_rows.read_speed_csv(path)), 2)]
-    runs = [read_ladder_row(row, f"{path}:{line}") for line, row in speeds if row.speed_tok_s]
-    empty = (
-        (line, [row.model, row.quantization, str(row.input_length), row.note])
-        for line, row in speeds
-        if not row.speed_tok_s
-    )
-    return runs, [*list_rows_without_figures(path, empty, len(speeds))]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from loadgen.base.errors import UsageError
 from loadgen.figures.figure_table import LATENCIES
 from loadgen.figures.metrics import DECODING, PREFILL
+from loadgen.study.importers import json_fields
 from loadgen.study.importers.pasted import numbers, pasted_blocks
 from loadgen.study.importers.pasted.numbers import (
     FOOTNOTE,
@@ -36,6 +37,7 @@ OF_ONE = "request_tok_s"  # of one request, however many there are
 RATE = "requested_rate"  # requests per second that were asked for
 LENGTHS = "lengths"  # of prompt and answer in one cell: 1024/128
 FAILED = "failed"
+FORMULA = "formula"  # of a speed, by its name
 ACCEPTED = "acceptance_rate"  # of no unit: a share, or the tokens that a pass gives
 _LEN = r"(?:[ _](?:seq(?:uence)?[ _])?(?:len(?:gth)?|size|tokens))"
 _MEAN = r"(?:avg\.?|average|mean)"
@@ -57,14 +59,16 @@ _FACTS: tuple[tuple[str, str], ...] = (
     (r"gpu[ _]num|# ?gpus?|gpus|num[ _]gpus|tp(?:[ _]size)?", "gpu_num"),
     (r"gpu|machine|device|hardware|platform|accelerator", "machine"),
     (r"engine|backend|framework|server", "engine"),
-    (r"(?:gpu[ _]|peak[ _])?(?:memory|vram|mem)(?:[ _]usage)?", "memory"),
+    (r"(?:gpu[ _]|peak[ _])?(?:memory|vram|mem)(?:[ _]usage)?(?:_[mg]b)?", "memory"),
     (r"notes?|remarks?|comments?", "note"),
     (r"(?:# ?|num[ _]|total )?(?:prompts|requests|reqs)|n", "prompts"),
     (r"(?:request|arrival)[ _]rate(?: configured)?"
      r"|(?:offered|requested|target|configured)[ _](?:load|rate|qps|rps)"
      r"|(?:req(?:uest)?s?/s|qps|rps)[ _](?:sent|offered|requested|configured)", RATE),
-    (r"(?:# ?|num[ _]|total )?(?:failed|failures|errors?)(?:[ _](?:requests|reqs))?", FAILED),
+    (r"(?:# ?|num[ _]|total )?(?:failed|failures|errors?)(?:[ _](?:requests?|reqs)(?: count)?)?", FAILED),
     (r"test", "test"),  # of llama-bench
+    (r"formula", FORMULA),
+    (r"setting", "setting"),
     (r"acc(?:ept(?:ance)?)?[ _]rate", ACCEPTED),
 )  # fmt: skip
 _RATES: tuple[tuple[str, str], ...] = (
@@ -101,8 +105,11 @@ _RANKS = {"avg": "mean", "average": "mean", "p50": "median"}
 _LATENCY = re.compile(
     rf"(?:({_RANK}) )?({'|'.join(sorted(map(re.escape, _LATENCIES), key=len, reverse=True))})(?: ({_RANK}))?"
 )
+_COUNTED = re.compile(r" ?\((?:requests|count|tokens)\)$", re.IGNORECASE)
 _BRACKETS = re.compile(r"[(\[]([^()\[\]]*)[)\]]")
-_LAST_UNIT = re.compile(r"(.*?)(?:(?:[ ,_]+|\s+/\s*)(ms|s|sec|[u\u00b5\u03bc]s)|/(ms|[u\u00b5\u03bc]s))")
+_LAST_UNIT = re.compile(
+    r"(.*?)(?:(?:[ ,_]+|\s+/\s*)(ms|s|sec|[u\u00b5\u03bc]s|[mg]b)|/(ms|[u\u00b5\u03bc]s))"
+)
 _KILO = re.compile(r"\bk(?=tok(?:en)?s?/|t/s)", re.IGNORECASE)  # of a unit: ktok/s
 _ROUND = re.compile(r"\d{1,6}(?:\.[05]0?)?|inf(?:inite|inity)?|∞", re.IGNORECASE)
 _MEASURED = re.compile(r".*_(?:ms|throughput|tok_s)")
@@ -127,14 +134,15 @@ def read_columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[T
     """
     probed = [[row[at] for row in rows[:_MOST_PROBED] if at < len(row)] for at in range(len(titles))]
     found = [*map(read_column, titles, probed)]
-    first = next((at for at, each in enumerate(found) if is_measured(each.key)), len(found))
-    for at, each in enumerate(found[: first + 1]):
+    for at, each in enumerate(found):
         cells = [cell.strip() for cell in probed[at] if cell.strip()]
-        measured = _MEASURED_RATE.search(each.title.lower()) is not None or len(cells) < _LEAST_ASKED
-        if each.key == "request_throughput" and not measured:
+        asked = len(cells) >= _LEAST_ASKED and not _MEASURED_RATE.search(each.title.lower())
+        if each.key == "request_throughput" and asked:
             parts = (parse_cell(cell) for cell in cells)
             plain = (cell if part is None else part.text for cell, part in zip(cells, parts, strict=True))
             found[at] = replace(each, key=RATE) if all(map(_ROUND.fullmatch, plain)) else each
+        if is_measured(each.key):
+            break
     return found
 
 
@@ -173,19 +181,16 @@ def _parse_title(title: str) -> TableColumn:
     base, unit = _split_unit(plain)
     before = plain.partition("(")[0].partition("[")[0].strip()
     rated = find_kind(unit) in ("time", "tokens", "requests")
-    facts = (
-        (key, pattern)
-        for pattern, key in _FACTS
-        if (not rated or key == RATE) and not (key in (ACCEPTED, FAILED) and "%" in plain)
-    )
-    if key := next((key for key, pattern in facts if re.fullmatch(pattern, before)), ""):
-        return TableColumn(key, unit if key == "memory" else "")
+    for pattern, key in _FACTS:
+        is_fact = (not rated or key == RATE) and not (key in (ACCEPTED, FAILED) and "%" in plain)
+        if is_fact and re.fullmatch(pattern, before):
+            return TableColumn(key, unit if key == "memory" else "")
     rate, _, shared = base.rpartition(" ")
     if not unit and shared in _SHARED and _TOKENS_PER_S.fullmatch(rate):
         return TableColumn(_SHARED[shared])
     if plain in pasted_blocks.list_keys() | {SPEED} or _STATISTIC_KEY.fullmatch(plain):
         return TableColumn(plain)
-    if (own := pasted_blocks.find_key(title)) is not None:
+    if (own := pasted_blocks.find_key(_COUNTED.sub("", title))) is not None:
         return TableColumn(own.replace("p50_", "median_"))
     if _REQUESTS_PER_S.fullmatch(plain) or (
         _REQUESTS_PER_S.fullmatch(unit) and re.fullmatch(r"(?:request )?(?:throughput|rate)|", base)
@@ -225,37 +230,27 @@ _ALIKE = 0.05  # a speed of prompts and answers, and requests per second times t
 PER_USER = (
     "tok/s of each user or request are no TPOT: they may include the time of the first token"  # a remark
 )
+UNKNOWN_FORMULA = "lengths, batch size and formula of the speed are unknown"  # a remark
 _MOST_ACCEPTED = 16.0  # tokens a pass
-_EMPTY = frozenset({"", "-", "–", "—", "n/a", "na", "oom", "none", "null", "?"})
-_NO_NUMBERS = {"nan": math.nan, "-nan": math.nan, "inf": math.inf, "+inf": math.inf, "infinity": math.inf,
-               "∞": math.inf, "-inf": -math.inf, "-infinity": -math.inf, "-∞": -math.inf}  # fmt: skip
+_INFINITE = ("∞", "inf")
 Lengths = tuple[float | None, float | None]  # tokens of a prompt and of an answer
 
 
 def read_cells(cells: Sequence[tuple[TableColumn, str]]) -> tuple[dict[str, float], list[str]]:
     """Read the figures of a row's cells, the first of a key, and a remark on each that could not be read."""
-    plain = ((column, cell.strip().rstrip("%") if column.key in _SHARES else cell) for column, cell in cells)
-    parts = [(column, cell, numbers.parse_cell(cell)) for column, cell in plain]
-    sign = numbers.find_decimal_sign(part.text for _, _, part in parts if part is not None)
+    plain = [(column, cell.rstrip(" %") if column.key in _SHARES else cell) for column, cell in cells]
+    parts = [numbers.parse_cell(cell) for _, cell in plain]
+    sign = numbers.find_decimal_sign(part.text for part in parts if part is not None)
     values, remarks = dict[str, float](), list[str]()
-    for column, cell, part in parts:
-        timed, why = column.key.endswith("_ms"), ""
-        if part is None:
-            text = cell.strip().strip("*~≈ ")
-            why = "is not a number" if text.lower() not in _EMPTY and any(map(str.isdecimal, text)) else ""
-        elif part.kind and part.kind != "memory" and (part.kind == "time") is not timed:
-            why = "has another unit than its column"
-        elif timed and not column.bare and not part.unit:
-            why = "has no unit"
+    for (column, cell), part in zip(plain, parts, strict=True):
         try:
-            if not why and (value := _read_value(column, cell, part, sign)) is not None:
-                values.setdefault(column.key, value)
+            value = _read_value(column, cell, part, sign)
         except UsageError as error:
             remarks.append(f"{column.key} {error}: left out")
-        except ValueError:
-            why = "is not a number"
-        if why:
-            remarks.append(f"{column.title or column.key} {cell.strip()[:_SHOWN]!r} {why}: left out")
+        except ValueError as error:
+            remarks.append(f"{column.title or column.key} {cell.strip()[:_SHOWN]!r} {error}: left out")
+        else:
+            values |= {} if value is None else {column.key: values.get(column.key, value)}
     return values, remarks
 
 
@@ -263,16 +258,35 @@ def _read_value(column: TableColumn, cell: str, part: CellNumber | None, sign: s
     """Read a cell's number in its figure's unit, NaN and infinity too, which an audit names; else None.
 
     Its own unit counts, else that of the title. Raises UsageError of an ambiguous one, and ValueError of
-    digits that are not a number.
+    digits that are not a number, and of another unit.
     """
+    timed, text = column.key.endswith("_ms"), cell if part is None else part.text
+    number = json_fields.parse_number(text.strip().strip("*`").lower().replace(*_INFINITE))
     if part is None:
-        return _NO_NUMBERS.get(cell.strip().strip("*`").lower())
+        if number is None and any(map(str.isdecimal, text)):
+            raise ValueError("is not a number")
+        return number
+    if part.kind not in ("", "memory") and (part.kind == "time") is not timed:
+        raise ValueError("has another unit than its column")
+    if timed and not column.bare and not part.unit:
+        raise ValueError("has no unit")
     own = numbers.MS[part.unit.lower()] if part.kind == "time" else column.times
     try:
-        return numbers.scale_figure(numbers.parse_number(part.text, sign), part.times * own)
+        return numbers.scale_figure(numbers.parse_number(text, sign), part.times * own)
     except ValueError:
-        beyond = float(part.text)  # as 1e400: a number, and no figure
-        return math.copysign(math.inf, beyond) if beyond else 0.0
+        if number is None:
+            raise ValueError("is not a number") from None
+        return math.copysign(math.inf, number) if number else 0.0  # as 1e400: a number, and no figure
+
+
+def list_remarks(read: Mapping[str, float], values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield remarks on speeds that `read` had and `values`, derived of it, have as something else."""
+    if OF_ONE in values:
+        yield PER_USER
+    if "output_throughput" in read and "output_throughput" not in values:
+        yield "tok/s are of prompts and answers together, as requests/s and their lengths show"
+    if SPEED in values:
+        yield UNKNOWN_FORMULA
 
 
 def complete_facts(facts: Mapping[str, str]) -> dict[str, str]:
@@ -305,25 +319,23 @@ def derive_figures(
     a TTFT they are output throughput. An output throughput that is, by requests per second and lengths, of
     prompts and answers is their total.
     """
-    values = _derive_speeds(figures, limit, facts)
+    values = _derive_speeds(figures, limit or 1, parse_test(facts.get("test", "")))
     if "mean_prefill_ms" in values:
         values.setdefault("mean_ttft_ms", values["mean_prefill_ms"])
-    values |= _parse_acceptance(facts.get(ACCEPTED, "")) | values
+    values = _parse_acceptance(facts.get(ACCEPTED, "")) | values
     rate, (prompt, answer) = values.get("request_throughput"), lengths
+    of_all = rate * (prompt + answer) if rate and prompt and answer else 0.0
     speed = values.get("output_throughput")
-    if speed and rate and prompt and answer and WHOLE_THROUGHPUT not in values:
-        of_all = abs(speed / (rate * (prompt + answer)) - 1) <= _ALIKE
-        values |= {WHOLE_THROUGHPUT: values.pop("output_throughput")} if of_all else {}
+    if speed and of_all and WHOLE_THROUGHPUT not in values and abs(speed / of_all - 1) <= _ALIKE:
+        values[WHOLE_THROUGHPUT] = values.pop("output_throughput")
     if SPEED not in values or "output_throughput" in values:
         return values
-    if rate and prompt and answer:
-        ways = {WHOLE_THROUGHPUT: rate * (prompt + answer), "output_throughput": rate * answer}
-        values.setdefault(min(ways, key=lambda key: abs(ways[key] - values[SPEED])), values.pop(SPEED))
-    elif rate:
-        values.setdefault(WHOLE_THROUGHPUT, values.pop(SPEED))
     served = limit is not None or {"load", RATE} & {*facts} or "mean_ttft_ms" in values
-    if SPEED in values and served and (limit is not None or "input_length" not in facts):
-        values.setdefault("output_throughput", values.pop(SPEED))
+    if rate:
+        of_answers = of_all and abs(rate * (answer or 0) - values[SPEED]) < abs(of_all - values[SPEED])
+        values.setdefault("output_throughput" if of_answers else WHOLE_THROUGHPUT, values.pop(SPEED))
+    elif served and (limit is not None or "input_length" not in facts):
+        values["output_throughput"] = values.pop(SPEED)
     return values
 
 
@@ -336,27 +348,6 @@ def _parse_acceptance(cell: str) -> dict[str, float]:
     if "%" not in cell and 1 < rate <= _MOST_ACCEPTED:
         return {"accept_length": rate}
     return {"spec_decode_acceptance_rate": rate * (100 if "%" not in cell and rate <= 1 else 1)}
-
-
-def _derive_speeds(figures: Mapping[str, Any], limit: int | None, facts: Mapping[str, str]) -> dict[str, Any]:
-    """Return figures with the speed of a test, of decoding or of one request under the keys of what it is."""
-    values = dict(figures)
-    if (test := parse_test(facts.get("test", ""))) is not None:
-        values |= test.derive_figures(values.pop(SPEED, None), values.pop(OF_ONE, None))
-    elif DECODING in values:
-        values = _derive_decoding(values.pop(DECODING), None, limit or 1) | values
-    if decode := values.pop(DECODE, None):
-        # Of several at once it may be of each or of all: no time per token.
-        several = (limit or 1) > 1
-        values |= {DECODING: decode} if several else {"mean_tpot_ms": numbers.compute_each_ms(decode)}
-    return values
-
-
-def _derive_decoding(speed: float | None, of_one: float | None, streams: int) -> dict[str, float]:
-    """Return the decoding speed of all requests, if known, and the ms per token of one of them."""
-    of_one = numbers.scale_figure(speed, 1 / streams) if of_one is None and speed is not None else of_one
-    figures = {} if speed is None else {DECODING: speed}
-    return figures | ({"mean_tpot_ms": numbers.compute_each_ms(of_one)} if of_one else {})
 
 
 _TEST = re.compile(
@@ -373,37 +364,42 @@ class LlamaTest(msgspec.Struct, frozen=True):
     """One test of llama.cpp: its tokens are None where the name does not have them."""
 
     name: str
-    measured: (
-        str  # the figure that its tokens per second are: of prefill, decoding, or both in the time of both
-    )
+    measured: str  # what its tokens per second are: of prefill, decoding, or both in the time of both
     prompt: int | None  # computed, or already there where answers alone are measured
     answer: int | None
     streams: int  # requests at once
-
-    def derive_figures(self, speed: float | None, of_one: float | None) -> dict[str, float]:
-        """Return the figures that its tokens per second are: `speed` of all requests, and `of_one`."""
-        if self.measured == DECODING:
-            return _derive_decoding(speed, of_one, self.streams)
-        figures = {} if speed is None else {self.measured: speed}
-        if self.measured == PREFILL and of_one is not None:
-            figures["mean_prefill_speed"] = of_one
-        if self.measured == WHOLE_THROUGHPUT and speed is not None and self.prompt and self.answer:
-            figures["output_throughput"] = convert_speed(speed, TOTAL, OUTPUT, self.prompt, self.answer)
-        return figures
 
 
 def parse_test(name: str) -> LlamaTest | None:
     """Parse the name of a test of llama.cpp, as pp512 or tg128 @ d4096; None of anything else."""
     plain = " ".join(name.split())
     match = _TEST.fullmatch(plain)
-    if match is None or not (match["prompt"] or match["answer"]):
+    both = match is not None and bool(match["prompt"] and match["answer"])
+    if match is None or not (match["prompt"] or match["answer"]) or both is not bool(match["plus"]):
         return None
-    both = bool(match["prompt"] and match["answer"])
-    if both is not bool(match["plus"]):
-        return None
-    prompted, answered, depth = (
-        int(match[key]) if match[key] else None for key in ("prompted", "answered", "depth")
-    )
-    prompt = prompted if match["prompt"] and not match["context"] else depth
+    keys = ("prompted" if match["prompt"] and not match["context"] else "depth", "answered", "streams")
+    prompt, answer, streams = (int(match[key]) if match[key] else None for key in keys)
     measured = WHOLE_THROUGHPUT if both else PREFILL if match["prompt"] else DECODING
-    return LlamaTest(plain, measured, prompt, answered, int(match["streams"] or 1))
+    return LlamaTest(plain, measured, prompt, answer, streams or 1)
+
+
+def _derive_speeds(figures: Mapping[str, Any], limit: int, test: LlamaTest | None) -> dict[str, Any]:
+    """Return figures with the speed of a test, of decoding or of one request under the keys of what it is."""
+    values = dict(figures)
+    measured, of_one, streams = DECODING, None, limit
+    if test is not None:
+        measured, of_one, streams = test.measured, values.pop(OF_ONE, None), test.streams
+    speed = values.pop(measured if test is None else SPEED, None)
+    if speed is not None:
+        values[measured] = speed
+    if measured == DECODING:
+        of_one = numbers.scale_figure(speed, 1 / streams) if of_one is None and speed is not None else of_one
+        values |= {"mean_tpot_ms": numbers.compute_each_ms(of_one)} if of_one else {}
+    elif measured == PREFILL and of_one is not None:
+        values["mean_prefill_speed"] = of_one
+    elif test is not None and speed is not None and test.prompt and test.answer:
+        values["output_throughput"] = convert_speed(speed, TOTAL, OUTPUT, test.prompt, test.answer)
+    # Of several at once a decoding speed may be of each or of all: no time per token.
+    if decode := values.pop(DECODE, None):
+        values |= {DECODING: decode} if limit > 1 else {"mean_tpot_ms": numbers.compute_each_ms(decode)}
+    return values
