@@ -149,8 +149,9 @@ _CHANGE = re.compile(
 )
 _RELATIVE = re.compile(r"\s*[-+−]?\s*\d[\d.,]*\s*[%x×]\s*|\s*[-+−]\s*\d.*|\s*[-–—]?\s*", re.IGNORECASE)
 _STATISTIC = re.compile(
-    r"(?P<rank>p ?(\d\d?(?:\.\d+)?)|(\d\d?(?:\.\d+)?) ?th)|(?P<n>n|counts?|samples)|(?P<mean>avg\.?|average|mean)"
-    r"|(?P<median>median)|(?P<min>min(?:imum)?)|(?P<max>max(?:imum)?)|(?P<std>std\.?(?: ?dev(?:iation)?)?)"
+    r"(?P<rank>p ?(\d\d?(?:\.\d+)?)|(\d\d?(?:\.\d+)?) ?th)|(?P<n>n|counts?|samples)"
+    r"|(?P<mean>avg\.?|average|mean)|(?P<median>median)"
+    r"|(?P<min>min(?:imum)?)|(?P<max>max(?:imum)?)|(?P<std>std\.?(?: ?dev(?:iation)?)?)"
 )
 _SHARE = re.compile(r"(\d\d?(?:\.\d+)?) ?%")  # a percentile below a title that says so, else any share
 _SHARED = re.compile(r"|\S*(?:percentiles?|quantiles?|ranks?|statistics?|stats?)", re.IGNORECASE)
@@ -420,7 +421,7 @@ class _Table:
             formula = facts.get(FORMULA, "") or self._choose_formula(published, load.input_len or 0)
             load = self._make_ladder_load(load)
             lengths = int(load.input_len or 0), int(load.output_len or 0)
-            own = {SPEED: read.pop(SPEED)}
+            own = {SPEED: float(read.pop(SPEED))}
             if formula in FORMULAS:
                 own["output_throughput"] = convert_speed(own[SPEED], formula, OUTPUT, *lengths)
             values = {**row_figures.derive_figures(read, 1, facts), **own}
