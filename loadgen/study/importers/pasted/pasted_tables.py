@@ -472,12 +472,14 @@ class _Table:
 
     def _make_ladder_load(self, load: Load) -> Load:
         """Make the load of a ladder's row: one request at a time."""
-        answer = load.output_len or self.output_length
-        return replace(
-            Load(f"input {load.input_len}", input_len=load.input_len, asked_input_len=load.input_len),
+        length, answer = int(load.input_len or 0), load.output_len or self.output_length
+        return Load(
+            f"input {length}",
+            input_len=length,
             output_len=answer,
             asked_output_len=int(answer),
             max_concurrency=1,
+            asked_input_len=length,
         )
 
     def _count_bytes(self, amount: float | None) -> int | None:
