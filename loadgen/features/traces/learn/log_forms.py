@@ -346,7 +346,7 @@ _ABORTED = re.compile(r"\] (?:Aborted request(?:\(s\))? (\S+?)\.?|Request (\S+) 
 _PARAMS = re.compile(r"(?:^|, |\d\] )(?:sampling_)?params: SamplingParams\(")
 _NUMBER = re.compile(rf"\b({'|'.join((*SAMPLING, 'max_tokens'))})=(-?\d[\d.e+-]*)(?=[,)])")
 _DECODE_IDS = msgspec.json.Decoder(list[Annotated[int, msgspec.Meta(ge=0, lt=2**31)]]).decode
-_IDS = re.compile(r"(?:^|token_ids: )\[([\d, ]*)\]")
+_IDS = re.compile(r"(?:^|token_ids: )\[([0-9, ]*+)\]")  # `\d` takes four times as long
 _FINISHED = re.compile(r", finish_reason: (\w+)$")
 _LITERAL = re.compile(r"""'(?:[^'\\]++|\\.)*+'|"(?:[^"\\]++|\\.)*+\"""")
 # Days before each month of a common year: the log's dates have no year, and a leap year's name 29 February.
