@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, cast
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base import parsing
 from loadgen.base.arrays import Int64
 from loadgen.base.block_hashes import chain_hashes
 from loadgen.base.clock import SECOND_NS
@@ -25,7 +23,7 @@ from loadgen.base.json_lines import Lines
 from loadgen.base.text import quote_value
 from loadgen.features.traces.trace_blocks import BlockContent
 from loadgen.features.traces.trace_replay import MadeRequests, ReplayedRequests, TraceSelection, replay
-from loadgen.features.traces.trace_rows import TimedRow, TraceRows, read_rows
+from loadgen.features.traces.trace_rows import HashedRow, Length, TraceRows, read_hashed_rows
 from loadgen.plan.model_files import find_vocabulary
 from loadgen.plan.planned_requests import Turns
 from loadgen.plan.profile import Profile
@@ -44,8 +42,11 @@ _SHORT = (
     "{} rows have fewer hash_ids than blocks of {} tokens need: their prompts are shorter than recorded, as "
     "vLLM's are"
 )
-_Length = Annotated[int, msgspec.Meta(ge=1, le=parsing.MOST_TOKENS)]
 _Hash = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_FIELDS: tuple[tuple[str, Any] | tuple[str, Any, Any], ...] = (
+    ("timestamp", Annotated[float, msgspec.Meta(ge=0)]), ("input_length", Length), ("output_length", Length),
+    ("hash_ids", list[_Hash] | None, None),
+)  # fmt: skip
 
 
 class PythonHashContent(BlockContent, frozen=True):
@@ -105,42 +106,27 @@ def _read_rows(profile: Profile) -> TraceRows:
     """
     lines = Lines.open(profile.dataset_path, FLAG)
     first = next(lines.decode_rows(dict))
-    for name in ("timestamp", "input_length", "output_length", "hash_ids"):
-        label = getattr(profile, f"timed_trace_label_{name}")
+    labels = {name: str(getattr(profile, f"timed_trace_label_{name}")) for name, *_ in _FIELDS}
+    for name, label in labels.items():
         if label not in first:
             keys = quote_value(", ".join(map(str, first)))
             flag = f"--timed-trace-label-{name.replace('_', '-')}"
             raise lines.refusal(0, f"has no {label}, only {keys}: name the key with {flag}")
-    fields: Mapping[str, Any] = {
-        "timestamp": Annotated[float, msgspec.Meta(ge=0)],
-        "input_length": _Length,
-        "output_length": _Length,
-        "hash_ids": list[_Hash] | None,
-    }
-    labels = {name: str(getattr(profile, f"timed_trace_label_{name}")) for name in fields}
     if len(set(labels.values())) < len(labels):
         raise UsageError(f"--timed-trace-label-*: two of {', '.join(labels.values())} are one key")
-    named = [(name, kind, None) if name == "hash_ids" else (name, kind) for name, kind in fields.items()]
-    kind = cast(Any, msgspec.defstruct("TimedRow", named, rename=labels))
+    kind = cast(type[HashedRow], msgspec.defstruct("TimedRow", _FIELDS, rename=labels))
     block = profile.timed_trace_chunk_hash_size
-
-    def list_rows() -> Iterator[TimedRow]:
-        for i, row in enumerate(lines.decode_rows(kind)):
-            hashes = row.hash_ids
-            if not hashes:
-                raise lines.refusal(
-                    i,
-                    f"has no {profile.timed_trace_label_hash_ids}, of which {TIMED_TRACE} makes prompts: "
-                    "send it with --trace FILE --trace-format timed, which needs none",
-                )
-            time_s = row.timestamp * profile.timed_trace_sec_multiplier
-            yield i, time_s, row.input_length, row.output_length, hashes
-
-    rows = read_rows(lines, list_rows(), SECOND_NS, block)
-    covered = np.minimum(rows.input_lens, np.diff(rows.starts) * block)
+    rows = read_hashed_rows(lines, profile.timed_trace_sec_multiplier * SECOND_NS, block, kind)
+    counts = np.diff(rows.starts)
+    if not counts.all():
+        raise lines.file.refusal(
+            f"has no {labels['hash_ids']}, of which {TIMED_TRACE} makes prompts: send it with --trace FILE "
+            "--trace-format timed, which needs none",
+            int(rows.numbers[np.argmin(counts)]),
+        )
+    covered = np.minimum(rows.input_lens, counts * block)
     short = int((covered < rows.input_lens).sum())
-    rows = replace(rows, input_lens=covered)
-    return replace(rows, notes=(_SHORT.format(short, block),)) if short else rows
+    return replace(rows, input_lens=covered, notes=(_SHORT.format(short, block),) if short else ())
 
 
 def _make_content(inputs: PlanInputs) -> tuple[BlockContent, str, tuple[str, ...]]:

@@ -39,9 +39,9 @@ _MOST_TEXT_BYTES = 1 << 30  # of JSON over many lines, which is decoded as a who
 _MOST_OBJECT_BYTES = 256 << 20  # of one object of it, of whose values some readers keep all
 # By name, what reads the rows of a file; ServeGen's are drawn of several.
 FORMATS: dict[str, Callable[[Lines], TraceRows] | None] = {
-    "mooncake": partial(trace_rows.read_hashed_rows, name="mooncake", unit_ns=MS_NS, block=_MOONCAKE_BLOCK),
-    "bailian": partial(trace_rows.read_hashed_rows, name="bailian", unit_ns=SECOND_NS, block=16),
-    "timed": partial(trace_rows.read_hashed_rows, name="timed", unit_ns=SECOND_NS, block=16),
+    "mooncake": partial(trace_rows.read_blocks, name="mooncake", unit_ns=MS_NS, block=_MOONCAKE_BLOCK),
+    "bailian": partial(trace_rows.read_blocks, name="bailian", unit_ns=SECOND_NS, block=16),
+    "timed": partial(trace_rows.read_blocks, name="timed", unit_ns=SECOND_NS, block=16),
     "azure-2023": partial(trace_rows.read_sheet_rows, name="azure-2023", columns=AZURE, is_dated=True),
     "azure-2024": partial(trace_rows.read_sheet_rows, name="azure-2024", columns=AZURE, is_dated=True),
     "burstgpt": partial(trace_rows.read_sheet_rows, name="burstgpt", columns=BURSTGPT, is_dated=False),

@@ -171,7 +171,7 @@ def sort_by_time(rows: TraceRows) -> TraceRows:
     )
 
 
-def read_rows(lines: Lines, rows: Iterable[TimedRow], unit_ns: int, block: int = NO_BLOCKS) -> TraceRows:
+def read_rows(lines: Lines, rows: Iterable[TimedRow], unit_ns: float, block: int = NO_BLOCKS) -> TraceRows:
     """Make the TraceRows of rows, times in `unit_ns`; those without prompt or answer tokens are only counted.
 
     Raises UsageError that names the row for a time before that of the row above, or further from the first
@@ -215,28 +215,33 @@ class HashedRow(msgspec.Struct, gc=False):
     text_input: msgspec.Raw = msgspec.Raw()
 
 
-def read_hashed_rows(lines: Lines, name: str, unit_ns: int, block: int) -> TraceRows:
-    """Read the rows of a file of hashed prompts by format name, unit of time and block size.
+def read_hashed_rows(lines: Lines, unit_ns: float, block: int, kind: type[HashedRow]) -> TraceRows:
+    """Read the rows of a file of hashed prompts by unit of time and block size; a note names keys not read.
 
-    A note names keys of rows that are not read. Raises UsageError for rows that are not of the format, or
-    whose hashes are all of another block size.
+    `kind` is HashedRow, or has its first fields under other keys. Raises UsageError that names the row.
     """
     unread: dict[str, None] = {}
 
     def list_rows() -> Iterator[TimedRow]:
-        for i, row in enumerate(lines.decode_rows(HashedRow)):
-            unread.update(dict.fromkeys(key for key in _UNREAD if bytes(getattr(row, key))))
+        for i, row in enumerate(lines.decode_rows(kind)):
+            unread.update(dict.fromkeys(key for key in _UNREAD if bytes(getattr(row, key, b""))))
             yield i, row.timestamp, row.input_length, row.output_length, row.hash_ids or ()
 
     rows = read_rows(lines, list_rows(), unit_ns, block)
+    listed = ", ".join(f"`{key}`" for key in unread)
+    return replace(rows, notes=(f"{listed} of the rows are not read: {_SENT_AS}",)) if unread else rows
+
+
+def read_blocks(lines: Lines, name: str, unit_ns: int, block: int) -> TraceRows:
+    """Read hashed prompts of the format `name`; raises UsageError if all hashes are of another block size."""
+    rows = read_hashed_rows(lines, unit_ns, block, HashedRow)
     lens = rows.input_lens, np.diff(rows.starts)
     if not is_covered(*lens, block) and (other := find_block(*lens, BLOCKS)):
         raise lines.file.refusal(
             f"each row has one of hash_ids for {other} tokens, and {name} one for {block}: "
             f"{explain_block(other, lines.path)}"
         )
-    listed = ", ".join(f"`{key}`" for key in unread)
-    return replace(rows, notes=(f"{listed} of the rows are not read: {_SENT_AS}",)) if unread else rows
+    return rows
 
 
 def is_covered(input_lens: Int64, hash_counts: Int64, block: int) -> bool:

@@ -48,9 +48,10 @@ class Salt:
 
     def hash_blocks(self, data: bytes, width: int, count: int) -> Int64:
         """Hash the first `count` blocks of `width` bytes, each with all before it, int64[count]."""
-        before, hashes = b"", bytearray()
+        before, hashes, keyed = b"", bytearray(), self._keyed
         for at in range(0, count * width, width):
-            before = self._hash(before + data[at : at + width])
+            (hashed := keyed.copy()).update(before + data[at : at + width])
+            before = hashed.digest()
             hashes += before
         return (np.frombuffer(bytes(hashes), "<u8") & _MASK).astype(np.int64)
 
