@@ -85,7 +85,8 @@ def encode_row(row: WorkloadHead | WorkloadSession) -> bytes:
 
 def count_kept(before: Int64, blocks: Int64) -> int:
     """Count the leading blocks that two prompts have in common."""
-    shortest = min(len(before), len(blocks))
+    if not (shortest := min(len(before), len(blocks))):
+        return 0
     differ = np.flatnonzero(before[:shortest] != blocks[:shortest])
     return int(differ[0]) if len(differ) else shortest
 

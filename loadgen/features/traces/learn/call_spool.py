@@ -36,6 +36,7 @@ _ID_BYTES = 4
 _TEMPLATE_IDS = 8  # tokens that a chat's template may have after a prompt, and not before the next turn
 _KEY_BYTES, _HASH_BYTES = 32, 8
 _MASK = np.uint64(2**63 - 1)
+_NO_BLOCKS = np.zeros(0, np.int64)
 
 
 class Salt:
@@ -48,6 +49,8 @@ class Salt:
 
     def hash_blocks(self, data: bytes, width: int, count: int) -> Int64:
         """Hash the first `count` blocks of `width` bytes, each with all before it, int64[count]."""
+        if not count:  # of all calls of an access log
+            return _NO_BLOCKS
         before, hashes, keyed = b"", bytearray(), self._keyed
         for at in range(0, count * width, width):
             (hashed := keyed.copy()).update(before + data[at : at + width])
@@ -194,7 +197,6 @@ _LINKED_NS = 3600 * SECOND_NS  # a prompt goes on with one that came within an h
 _MOST_ENDS = 7  # more prompts of one last block
 _FLUSHED_BYTES = 1 << 16
 NO_ANSWER_LEN = 1  # tokens of an answer of which nothing is known
-_NO_BLOCKS = np.zeros(0, np.int64)
 _LISTED = 4096  # calls of which the fields are listed at once
 SpooledCalls = NDArray[np.void]
 
