@@ -76,6 +76,7 @@ class Segment(msgspec.Struct):
     came_ns: int
     fate: str = ""  # "", "lost" or "late"
     given_ns: list[int] = []  # once, twice or never
+    begun_ns: list[int] = []  # the same, right before: the kernel's own timestamp lies between
 
     @property
     def end(self) -> int:
@@ -154,8 +155,10 @@ class Carrier:
         while True:
             while self._due and self._due[0][0] <= time.monotonic_ns():
                 _, _, to, packet, segment = heapq.heappop(self._due)
+                begun_ns = time.monotonic_ns()
                 os.write(to, packet)
                 if segment is not None:
+                    segment.begun_ns.append(begun_ns)
                     segment.given_ns.append(time.monotonic_ns())
             wait_ns = self._due[0][0] - time.monotonic_ns() if self._due else 20_000_000
             for fd in select.select(ends, (), (), max(wait_ns, 0) / 1e9)[0]:
@@ -216,6 +219,7 @@ class Way:
     delay_ns: int  # of its time on the way, beyond the quickest segment's
     held_by: Segment  # that first had the byte it waited for
     cause: str
+    begun_ns: int  # right before it could be read
 
 
 @dataclass
@@ -225,17 +229,21 @@ class Stream:
     segments: Sequence[Segment]
 
     @cached_property
-    def fills(self) -> Sequence[tuple[int, int, int, Segment]]:
-        """Each time that more could be read: until where, from where, when, and by which segment."""
+    def fills(self) -> Sequence[tuple[int, int, tuple[int, int], Segment]]:
+        """Each time that more could be read: until where, from where, between which times, by what."""
         there, waiting, found = 0, dict[int, int](), []
-        arrived = sorted((ns, at) for at, each in enumerate(self.segments) for ns in each.given_ns)
-        for ns, at in arrived:
+        arrived = sorted(
+            (given_ns, begun_ns, at)
+            for at, each in enumerate(self.segments)
+            for given_ns, begun_ns in zip(each.given_ns, each.begun_ns, strict=True)
+        )
+        for given_ns, begun_ns, at in arrived:
             segment, before = self.segments[at], there
             waiting[segment.begin] = max(segment.end, waiting.get(segment.begin, 0))
             while ready := [begin for begin in waiting if begin <= there]:
                 there = max(there, *(waiting.pop(begin) for begin in ready))
             if there > before:
-                found.append((there, before, ns, segment))
+                found.append((there, before, (begun_ns, given_ns), segment))
         return found
 
     @property
@@ -253,11 +261,13 @@ class Stream:
 
     def way_of(self, end: int) -> Way:
         """Find what became of the byte before `end`, which could be read."""
-        _, missing, ns, filler = self.fills[bisect_left(self.fills, end, key=lambda fill: fill[0])]
+        _, missing, (begun_ns, ns), filler = self.fills[
+            bisect_left(self.fills, end, key=lambda fill: fill[0])
+        ]
         taken_ns = next(each.came_ns for each in self.segments if each.begin < end <= each.end)
         held_by = next(each for each in self.segments if each.begin <= missing < each.end)
         delay_ns = ns - taken_ns - self.quickest_ns
-        return Way(taken_ns, ns, delay_ns, held_by, self._explain(held_by, filler))
+        return Way(taken_ns, ns, delay_ns, held_by, self._explain(held_by, filler), begun_ns)
 
     def _explain(self, held_by: Segment, filler: Segment) -> str:
         if held_by is not filler:

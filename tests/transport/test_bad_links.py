@@ -124,7 +124,7 @@ def test_windows_of_a_few_bytes_cost_no_token_and_no_time(transport: str, tls: b
         begun_ns, ended_ns = np.array(server.sent[record.index][1 : 1 + TOKENS]).T
         assert (record.arrival_ns > begun_ns).all()
         late_ns += (record.arrival_ns - ended_ns).tolist()
-    assert np.median(late_ns) < 3 * MS  # a window that is not opened again costs 200 ms
+    assert np.median(late_ns) < 20 * MS  # a window that is not opened again costs 200 ms
 
 
 @dataclass
@@ -171,8 +171,8 @@ class Lossy:
         target = self.server.target(self.trusting)
         self.driven = drive(job_of(target, self.requests, 3, body=numbered), self.transport)
 
-    def readable(self) -> dict[int, list[int]]:
-        """By request: when each of its records could be read in full, ns."""
+    def readable(self) -> dict[int, list[tuple[int, int]]]:
+        """By request: between which times each of its records could be read in full, ns."""
         found = {}
         for connection, port in self.ports.items():
             stream = self.streams[port, True]
@@ -185,13 +185,15 @@ class Lossy:
             for place, request in enumerate(asked):
                 first = HANDSHAKE[self.channel] + place * PIECES
                 ours = records[first : first + PIECES]
-                found[request] = [stream.way_of(end).readable_ns for end in ours]
+                ways = map(stream.way_of, ours)
+                found[request] = [(way.begun_ns, way.readable_ns) for way in ways]
         return found
 
 
-def away_ns(record: Record, readable: list[int]) -> Any:
-    """How long before (negative) or after its tokens could be read they are said to have arrived."""
-    return record.arrival_ns - np.array(readable[1 : 1 + TOKENS])
+def away_ns(record: Record, readable: list[tuple[int, int]]) -> tuple[Any, Any]:
+    """How long after its tokens could be read, by the first and the last such instant, they are dated."""
+    begun_ns, ended_ns = np.array(readable[1 : 1 + TOKENS]).T
+    return record.arrival_ns - begun_ns, record.arrival_ns - ended_ns
 
 
 @loop_over("channel", VERSIONS)
@@ -208,10 +210,9 @@ def test_losses_under_tls_are_doubted_and_date_no_token_wrong(transport: str, ch
     client = made_cases.client(transport=transport)
     doubts = {doubt.rule.code for doubt in verdict.judge(made_cases.run(found, client=client)).findings}
     assert "network-lossy" in doubts
-    away = [away_ns(record, readable[record.index]) for record in found]
-    assert min(each.min() for each in away) > -MS  # none before it could be read
-    if transport == "ring":
-        assert max(each.max() for each in away) < MS
-    if transport == "wire":
-        assert all(each.max() < MS for each, bad in zip(away, of_a_bad_link, strict=True) if not bad)
-    assert np.median(np.concatenate(away)) < 3 * MS
+    after_first, after_last = zip(*(away_ns(each, readable[each.index]) for each in found), strict=True)
+    assert np.min(after_first) > -MS  # none before it could be read, but for the wall clock's offset
+    if transport == "ring":  # a segment's timestamp is the kernel's, however busy the machine is
+        assert np.max(after_last) < MS
+    # Of each token once: who reads late is not always late.
+    assert np.min(after_last, axis=0).max() < (3 * MS if transport == "httpx" else MS)
