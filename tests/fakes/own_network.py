@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 
 import pytest
 
@@ -14,6 +15,7 @@ from benchmarks.harness.impaired_path import ImpairedPath, Impairment
 from benchmarks.harness.process import CouldNotRun
 
 _CLONE_NEWNET = 0x40000000
+FAR = "10.77.0.2"  # where the server is that a client reaches over a link
 
 
 def ip(arguments: str) -> None:
@@ -48,6 +50,50 @@ def inside(body: Callable[[], None], enter: Callable[[], None] = enter_own) -> N
     thread.join()
     if raised:
         raise raised[0]
+
+
+def over_link(server: AbstractContextManager[object], ask: Callable[[], None], vlan: bool = False) -> None:
+    """Run a client and a server that listens at FAR, each in a namespace of its own, with a link between."""
+    whose, (entered, made, up, over) = list[int](), [threading.Event() for _ in range(4)]
+
+    def link(end: str, address: str) -> None:
+        name = f"{end}.5" if vlan else end
+        ip(f"link set {end} up")
+        if vlan:
+            ip(f"link add link {end} name {name} type vlan id 5")
+            ip(f"link set {name} up")
+        ip(f"addr add {address}/24 dev {name}")
+
+    def serve() -> None:
+        whose.append(threading.get_native_id())
+        entered.set()
+        made.wait(10)
+        link("far", FAR)
+        with server:
+            up.set()
+            over.wait(20)
+
+    def client() -> None:
+        entered.wait(10)
+        ip("link add name near type veth peer name far")
+        ip(f"link set far netns {whose[0]}")
+        link("near", "10.77.0.1")
+        made.set()
+        assert up.wait(10)
+        ask()
+
+    def serve_quietly() -> None:
+        with suppress(BaseException):  # what fails or is skipped here shows at the client
+            inside(serve)
+
+    other = threading.Thread(target=serve_quietly)
+    other.start()
+    try:
+        inside(client)
+    finally:
+        made.set()
+        over.set()
+        other.join()
 
 
 def over_path(

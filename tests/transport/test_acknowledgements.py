@@ -9,7 +9,6 @@ import ssl
 import statistics
 import struct
 import termios
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ import trustme
 from msgspec.structs import replace
 
 from builders.loops import loop_over
-from fakes.own_network import inside, ip
+from fakes.own_network import FAR, over_link
 from fakes.rings import needs_ring
 from fakes.scripted_server import (
     HEAD,
@@ -150,39 +149,14 @@ def test_over_tls_too(transport: str, writes: str) -> None:
 @pytest.mark.whole
 @pytest.mark.parametrize("transport", ["wire", "ring"])
 def test_over_a_link_between_two_namespaces_too(transport: str) -> None:
-    whose, where, made, up, over = [0], *(threading.Event() for _ in range(4))
-    server = Waiting(partial(answer, in_two_writes), nagle=True, host="10.78.0.2")
+    server = Waiting(partial(answer, in_two_writes), nagle=True, host=FAR)
 
-    def server_side() -> None:
-        whose[0] = threading.get_native_id()
-        where.set()
-        made.wait(10)
-        ip("link set far up")
-        ip("addr add 10.78.0.2/24 dev far")
-        with server:
-            up.set()
-            over.wait(20)
-
-    def client_side() -> None:
-        where.wait(10)
-        ip("link add name near type veth peer name far")
-        ip(f"link set far netns {whose[0]}")
-        ip("link set near up")
-        ip("addr add 10.78.0.1/24 dev near")
-        made.set()
-        assert up.wait(10)
+    def ask() -> None:
         driven = drive(job_of(server.target(), REQUESTS, 1), transport)
         assert kinds(driven) == [None] * REQUESTS
         assert_prompt_waits(server)
 
-    other = threading.Thread(target=inside, args=(server_side,))
-    other.start()
-    try:
-        inside(client_side)
-    finally:
-        made.set()
-        over.set()
-        other.join()
+    over_link(server, ask)
 
 
 @pytest.mark.parametrize("delay_acks", [False, True])

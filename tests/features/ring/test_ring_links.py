@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fakes.own_network import inside, ip
+from fakes.own_network import FAR, inside, ip, over_link
 from fakes.rings import needs_ring
 from fakes.scripted_server import Driven, ScriptedServer, drive, job_of, kinds, stream
 from loadgen.features.ring.ring_choice import explain_refusal
@@ -110,55 +110,12 @@ def test_links_that_come_and_go_do_not_disturb_a_run() -> None:
 @needs_ring
 @pytest.mark.parametrize("vlan", [False, True], ids=["veth", "VLAN"])
 def test_arrivals_over_another_link_are_segments_too(vlan: bool) -> None:
-    ours, theirs = ("near.5", "far.5") if vlan else ("near", "far")
-    whose, where, made, over = [0], threading.Event(), threading.Event(), threading.Event()
-    serving: list[ScriptedServer] = []
-    up = threading.Event()
+    server = ScriptedServer(lambda _: stream(10, 0.002), host=FAR)
 
-    def link(name: str, address: str) -> None:
-        below = name.partition(".")[0]
-        ip(f"link set {below} up")
-        if vlan:
-            ip(f"link add link {below} name {name} type vlan id 5")
-            ip(f"link set {name} up")
-        ip(f"addr add {address}/24 dev {name}")
-
-    def server_side() -> None:
-        whose[0] = threading.get_native_id()
-        where.set()
-        made.wait(10)
-        link(theirs, "10.77.0.2")
-        with ScriptedServer(lambda _: stream(10, 0.002), host="10.77.0.2") as server:
-            serving.append(server)
-            up.set()
-            over.wait(20)
-
-    def client_side() -> None:
-        where.wait(10)
-        ip("link add name near type veth peer name far")
-        ip(f"link set far netns {whose[0]}")
-        link(ours, "10.77.0.1")
-        made.set()
-        assert up.wait(10)
-        try:
-            driven = drive(job_of(serving[0].target(), 12, 3), "ring")
-        finally:
-            over.set()
+    def ask() -> None:
+        driven = drive(job_of(server.target(), 12, 3), "ring")
         assert kinds(driven) == [None] * 12
         assert all(capture.segments for capture in driven.captures)
         assert driven.health.segments >= 12 * 14
 
-    other = threading.Thread(target=suppressed, args=(server_side,))
-    other.start()
-    try:
-        inside(client_side)
-    finally:
-        made.set()
-        over.set()
-        other.join()
-
-
-def suppressed(side: Any) -> None:
-    """A side whose skip or failure shows in the other one."""
-    with suppress(BaseException):
-        inside(side)
+    over_link(server, ask, vlan)
