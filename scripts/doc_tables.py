@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -114,6 +115,11 @@ def _flag_groups(parser: argparse.ArgumentParser) -> Iterator[str]:
         if group.title in setting.GROUP_ORDER:
             yield f"## {_linked(group.title[0].upper() + group.title[1:])}\n"
             yield _grid(("flag", "value", "meaning"), rows)
+
+
+def _flag_group(title: str) -> str:
+    """The flags of one group, for the page that is about them."""
+    return next(table for head, table in pairwise(_flag_groups(bench_parser())) if title in head.lower())
 
 
 def _value(action: argparse.Action) -> str:
@@ -313,6 +319,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "verbs": _verbs,
     "flags-vllm": _vllm_flags,
     "flags": _bench_flags,
+    "flags-sessions": partial(_flag_group, "sessions of several turns"),
+    "flags-traces": partial(_flag_group, "traces"),
     "profiles": _profiles,
     "profile-keys": _profile_keys,
     "server-keys": _server_keys,
