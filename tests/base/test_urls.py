@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import astuple
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.base.urls import (
     ApiPlace,
     choose_key_headers,
@@ -15,49 +16,14 @@ from loadgen.base.urls import (
     read_port,
 )
 
+TABLES = read_tables("urls")
+
 AZURE = "https://x.openai.azure.com/openai/deployments/gpt"
 
 
-@loop_over(
-    ("url", "place"),
-    [
-        ("http://h:8000", ApiPlace("http://h:8000")),
-        (" http://h:8000/ ", ApiPlace("http://h:8000")),
-        ("http://h:8000/v1/", ApiPlace("http://h:8000")),
-        ("http://[::1]:80/v1", ApiPlace("http://[::1]:80")),
-        ("http://h/v1/models", ApiPlace("http://h")),
-        ("http://h/v1/completions", ApiPlace("http://h", endpoint="/v1/completions")),
-        ("http://h/v1/responses", ApiPlace("http://h", endpoint="/v1/responses")),
-        ("http://h:30000/generate", ApiPlace("http://h:30000", endpoint="/generate")),
-        ("http://h/prefix/of/mine", ApiPlace("http://h/prefix/of/mine")),
-        (
-            "https://api.openai.com/v1/chat/completions",
-            ApiPlace("https://api.openai.com", endpoint="/v1/chat/completions"),
-        ),
-        ("https://openrouter.ai/api/v1", ApiPlace("https://openrouter.ai/api")),
-        ("https://api.groq.com/openai/v1/", ApiPlace("https://api.groq.com/openai")),
-        ("https://api.z.ai/api/paas/v4", ApiPlace("https://api.z.ai/api/paas", "/v4")),
-        (
-            "https://generativelanguage.googleapis.com/v1beta/openai/",
-            ApiPlace("https://generativelanguage.googleapis.com", "/v1beta/openai"),
-        ),
-        (
-            "https://api.perplexity.ai/chat/completions",
-            ApiPlace("https://api.perplexity.ai", "", "/chat/completions"),
-        ),
-        (
-            f"{AZURE}/chat/completions?api-version=2024-10-21",
-            ApiPlace(AZURE, "", "/chat/completions", "?api-version=2024-10-21"),
-        ),
-        (f"{AZURE}?api-version=2024-10-21", ApiPlace(AZURE, "", None, "?api-version=2024-10-21")),
-        ("https://x.openai.azure.com/openai/v1/", ApiPlace("https://x.openai.azure.com/openai")),
-        ("http://h?key=abc", ApiPlace("http://h?key=abc")),  # which is refused later, without its value
-        ("not a url", ApiPlace("not a url")),
-        ("http://[half", ApiPlace("http://[half")),
-    ],
-)
-def test_a_pasted_url_is_taken_apart(url: str, place: ApiPlace) -> None:
-    assert parse_base_url(url) == place
+@loop_over(("url", "place"), TABLES["pasted"])
+def test_a_pasted_url_is_taken_apart(url: str, place: list[str | None]) -> None:
+    assert list(astuple(parse_base_url(url))) == place
 
 
 @loop_over(

@@ -3,66 +3,25 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
 
 from benchmarks.harness.impaired_path import Carrier, ImpairedPath, Impairment, Segment, read_stalls
 from benchmarks.harness.scores import Score, Wait, merge_scores, score_row
 from benchmarks.harness.stalled_run import Truth
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named, read_tables
 from loadgen_servers.engine.stalling import RequestRow
 
+TABLES = read_tables("scores")
+
 MS = 1_000_000
-ROWS: dict[str, tuple[Mapping[str, int], Mapping[str, int], Mapping[str, int], dict[str, Score]]] = {
-    "all in the right part": (
-        {"decode_step": 10},
-        {"slow_step": 80},
-        {"decode_step": 10, "slow_step": 80},
-        {"slow_step": Score(80, 80, 0, 1)},
-    ),
-    "all unknown": (
-        {"decode_step": 10},
-        {"slow_step": 80},
-        {"decode_step": 10, "unknown": 80},
-        {"slow_step": Score(80, 0, 0, 1)},
-    ),
-    "half in a wrong one, a quarter unknown": (
-        {"decode_step": 10},
-        {"slow_step": 80},
-        {"decode_step": 10, "preemption": 40, "slow_step": 20, "unknown": 20},
-        {"slow_step": Score(80, 20, 40, 1)},
-    ),
-    "what would have been anyway is no stall": (
-        {"queue": 9},
-        {"queue": 50},
-        {"queue": 29, "prefill": 30},
-        {"queue": Score(50, 20, 30, 1)},
-    ),
-    "two, of which one's time is given to the other": (
-        {},
-        {"queue": 50, "http": 30},
-        {"queue": 80},
-        {"queue": Score(50, 50, 0, 1), "http": Score(30, 0, 30, 1)},
-    ),
-    "too much elsewhere, with nothing missing": (
-        {},
-        {"queue": 50},
-        {"queue": 50, "path_delay": 7},
-        {"queue": Score(50, 50, 0, 1)},
-    ),
-    "nothing injected": ({"decode_step": 10}, {}, {"slow_step": 10}, {}),
-}
 
 
-@loop_over(("natural", "injected", "found", "scores"), ROWS.values())
+@loop_over_named(("natural", "injected", "found", "scores"), TABLES["rows"])
 def test_a_row_is_scored_by_what_is_missing(
-    natural: Mapping[str, int],
-    injected: Mapping[str, int],
-    found: Mapping[str, int],
-    scores: dict[str, Score],
+    natural: dict[str, int], injected: dict[str, int], found: dict[str, int], scores: dict[str, list[int]]
 ) -> None:
     made: dict[str, Score] = {}
-    score_row(made, Wait(dict(natural), dict(injected)), found)
-    assert made == scores
+    score_row(made, Wait(natural, injected), found)
+    assert made == {part: Score(*score) for part, score in scores.items()}
 
 
 def test_what_the_machine_was_late_with_may_be_in_any_step() -> None:

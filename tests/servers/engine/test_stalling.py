@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named, read_tables
 from loadgen_servers.engine.cli import engine_of, parser
 from loadgen_servers.engine.scheduler import Limits, Sequence
 from loadgen_servers.engine.stalling import (
@@ -22,6 +22,8 @@ from loadgen_servers.engine.stalling import (
     read_injections,
 )
 from loadgen_servers.engine.step_times import FittedTiming
+
+TABLES = read_tables("stalling")
 
 MS = 1_000_000
 STEP_MS = 10
@@ -39,7 +41,7 @@ class Played:
         self.scheduler.log = rows.append
         self.preempted = self._play(requests)
         self.stalls = [
-            (row.kind, row.from_ns / MS, row.to_ns / MS, row.requests, row.prefilled)
+            [row.kind, row.from_ns / MS, row.to_ns / MS, row.requests, row.prefilled]
             for row in rows
             if isinstance(row, StallRow)
         ]
@@ -68,76 +70,19 @@ class Played:
 
 TWO = [(0, 10, 6), (0, 10, 6)]  # both decode from 10 to 60 ms
 LATER = [(0, 10, 10), (35, 40, 2)]  # the second one is prefilled from 40 ms on
-CASES: dict[str, tuple[dict[str, Any], list[tuple[int, int, int]], list[Any], dict[int, list[float]]]] = {
-    "nothing": ({}, TWO, [], {0: [10, 20, 30, 40, 50, 60], 1: [10, 20, 30, 40, 50, 60]}),
-    "a slow step by time": (
-        {"kind": "slow_step", "ms": 7, "at_s": [0.025]},
-        TWO,
-        [("slow_step", 40, 47, [0, 1], None)],
-        {0: [10, 20, 30, 47, 57, 67], 1: [10, 20, 30, 47, 57, 67]},
-    ),
-    "a slow step once a request decodes": (
-        {"kind": "slow_step", "ms": 5, "requests": [1]},
-        LATER,
-        [("slow_step", 60, 65, [0, 1], None)],
-        {0: [10, 20, 30, 40, 50, 65, 75, 85, 95, 105], 1: [50, 65]},
-    ),
-    "a preemption": (
-        {"kind": "preemption", "ms": 15, "requests": [0]},
-        TWO,
-        [("preemption", 10, 30, [0], None)],  # until the next step
-        {0: [10, 40, 50, 60, 70, 80], 1: [10, 20, 30, 40, 50, 60]},
-    ),
-    "a preemption of the only one": (
-        {"kind": "preemption", "ms": 15, "requests": [0]},
-        [(0, 10, 4)],
-        [("preemption", 10, 25, [0], None)],
-        {0: [10, 35, 45, 55]},
-    ),
-    "a wait before the queue": (
-        {"kind": "http", "ms": 12, "requests": [1]},
-        TWO,
-        [("http", 0, 12, [1], None)],
-        {0: [10, 20, 30, 40, 50, 60], 1: [30, 40, 50, 60, 70, 80]},
-    ),
-    "a wait in the queue while nothing runs": (
-        {"kind": "queue", "ms": 33, "share": 1.0},
-        [(0, 10, 1)],
-        [("queue", 0, 33, [0], None)],
-        {0: [43]},
-    ),
-    "one long prefill": (
-        {"kind": "prefill", "ms": 30, "requests": [1]},
-        LATER,
-        [("prefill", 50, 80, [0, 1], 1)],
-        {0: [10, 20, 30, 40, 80, 90, 100, 110, 120, 130], 1: [80, 90]},
-    ),
-    "a chunked prefill": (
-        {"kind": "prefill", "ms": 40, "steps": 2, "requests": [1]},
-        LATER,
-        [("prefill", 50, 70, [0, 1], 1), ("prefill", 80, 100, [0, 1], 1)],
-        {0: [10, 20, 30, 40, 70, 100, 110, 120, 130, 140], 1: [100, 110]},
-    ),
-    "requests that do not count": (
-        {"kind": "queue", "ms": 12, "requests": [0], "skip": 1},
-        TWO,
-        [("queue", 0, 12, [1], None)],
-        {0: [10, 20, 30, 40, 50, 60], 1: [30, 40, 50, 60, 70, 80]},
-    ),
-}
 
 
-@loop_over(("injected", "requests", "stalls", "wrote_ms"), CASES.values())
+@loop_over_named(("injected", "requests", "stalls", "wrote_ms"), TABLES["stalls"])
 def test_tokens_come_when_the_log_says(
     injected: dict[str, Any],
     requests: list[tuple[int, int, int]],
     stalls: list[Any],
-    wrote_ms: dict[int, list[float]],
+    wrote_ms: list[list[float]],
 ) -> None:
     one = {key: value for key, value in injected.items() if key != "skip"}
     played = Played({"skip": injected.get("skip", 0), "injections": [one] if one else []}, requests)
     assert played.stalls == stalls
-    assert {number: played.wrote_ms(number) for number in played.requests} == wrote_ms
+    assert [played.wrote_ms(number) for number in sorted(played.requests)] == wrote_ms
     assert played.preempted == sum(kind == "preemption" for kind, *_ in stalls)
 
 
