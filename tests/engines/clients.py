@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 
 from engines.running import environment
+from loadgen.records.record import Records
 
 _ROOT = Path(__file__).resolve().parents[2]
 _LIMIT_S = 300.0
@@ -49,6 +50,15 @@ def loadgen(
         return Finished(process.returncode, out, err)
 
 
+def measured(
+    arguments: Sequence[str], directory: Path, verb: str = "bench", more: Mapping[str, str] | None = None
+) -> Finished:
+    """The same, which has to end well."""
+    finished = loadgen(arguments, directory, verb, more)
+    assert finished.code == 0, finished.err
+    return finished
+
+
 def start_loadgen(
     arguments: Sequence[str], directory: Path, verb: str = "bench", more: Mapping[str, str] | None = None
 ) -> subprocess.Popen[str]:
@@ -73,6 +83,12 @@ def vllm_bench(python: Path, arguments: Sequence[str], directory: Path) -> dict[
         argv, cwd=directory, env=environment({}), check=True, capture_output=True, timeout=_LIMIT_S
     )
     return read_json(directory / "theirs.json")
+
+
+def read_run(directory: Path) -> tuple[dict[str, Any], Records]:
+    """The result and the records of the one run that a command has kept."""
+    (place,) = (path for path in (directory / "runs").iterdir() if (path / "result.json").is_file())
+    return read_json(place / "result.json"), Records.load(place / "arrivals.npz")
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engines import running
-from engines.clients import loadgen, read_json, scrape
+from engines.clients import measured, read_run, scrape
 from engines.running import Engine
 from loadgen.records.record import Records
 
@@ -49,10 +49,8 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def _run(engine: Engine, backend: str, directory: Path, words: list[str]) -> tuple[dict[str, Any], Records]:
     """The result and the records of a run that ended well."""
     directory.mkdir()
-    finished = loadgen(["--base-url", engine.base_url, "--backend", backend, *words], directory)
-    assert finished.code == 0, finished.err
-    (found,) = (directory / "runs").iterdir()
-    return read_json(found / "result.json"), Records.load(found / "arrivals.npz")
+    measured(["--base-url", engine.base_url, "--backend", backend, *words], directory)
+    return read_run(directory)
 
 
 @pytest.mark.alone

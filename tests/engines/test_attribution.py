@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engines.clients import loadgen
+from engines.clients import measured
 from engines.running import VLLM_ON_CPU
 from loadgen.base.arrays import Int64
 from loadgen.features.attribution.attribution import ROWS, PartRows, attribute_run
@@ -43,8 +43,7 @@ def _send_prompts(prompts: Path, engines_python: Path, model: Path, place: Path)
     data = ["--dataset-path", str(prompts), "--disable-shuffle", "--skip-chat-template"]
     load = ["--num-prompts", "36", "--max-concurrency", "6", "--num-warmups", "2", "--seed", "44", "--quiet"]
     load += ["--server-args", _CHUNKS]
-    finished = loadgen([*launch, *data, *load], place, more=VLLM_ON_CPU)
-    assert finished.code == 0, finished.err
+    measured([*launch, *data, *load], place, more=VLLM_ON_CPU)
     (directory,) = (place / "runs").glob("*-bench")
     return run_directory.load(directory)
 

@@ -16,7 +16,7 @@ import pytest
 from builders.campaign_files import cells, contents
 from builders.made_qualities import read_qualities
 from engines import place
-from engines.clients import loadgen, start_loadgen
+from engines.clients import measured, start_loadgen
 from engines.leftovers import PATIENCE_S, until_nothing_is_left
 from engines.running import OFFLINE, VLLM_ON_CPU
 from engines.sharp_models import NOISY, SHARP
@@ -82,8 +82,7 @@ def _killed_after(count: int, directory: Path) -> Path:
 
 def _compared(directory: Path) -> dict[str, Any]:
     """The verdict on the throughput of each row."""
-    finished = loadgen([str(directory), "--json"], directory.parent, "compare")
-    assert finished.code == 0, finished.err
+    finished = measured([str(directory), "--json"], directory.parent, "compare")
     (found,) = json.loads(finished.out)["comparisons"]
     return {line["name"]: line["effects"].get(found["headline"]) for line in found["rows"]}
 
@@ -169,6 +168,5 @@ def test_quality_is_measured_with_the_speed_and_kills_resume(
     assert "Quality, against the reference" in out
     assert f"quality, {NOISY} on vllm: KL {format_spread(quality.kl)} nats a token" in out
 
-    page = loadgen([str(kept.parents[1]), "--html", "page.html"], tmp_path, "report")
-    assert page.code == 0, page.err
+    measured([str(kept.parents[1]), "--html", "page.html"], tmp_path, "report")
     assert '<section id="quality">' in (tmp_path / "page.html").read_text("utf-8")

@@ -9,10 +9,9 @@ import httpx
 import numpy as np
 import pytest
 
-from engines.clients import Finished, loadgen, read_json, scrape
+from engines.clients import Finished, loadgen, measured, read_run, scrape
 from engines.hiding_proxy import hiding
 from engines.running import Engine
-from loadgen.records.record import Records
 
 pytestmark = pytest.mark.engine
 
@@ -36,14 +35,8 @@ def _bench(engine: Engine, directory: Path, words: str, *more: str | Path) -> tu
 
 
 def _ours(directory: Path) -> dict[str, Any]:
-    (run,) = (directory / "runs").iterdir()
-    found: dict[str, Any] = read_json(run / "result.json")["loadgen"]
+    found: dict[str, Any] = read_run(directory)[0]["loadgen"]
     return found
-
-
-def _records(directory: Path) -> Records:
-    (run,) = (directory / "runs").iterdir()
-    return Records.load(run / "arrivals.npz")
 
 
 def _doubts(ours: dict[str, Any]) -> set[str]:
@@ -74,7 +67,7 @@ def test_a_real_server_takes_the_rows_of_a_file(
         caching_vllm, tmp_path, f"{words} --max-concurrency 2", "--tokenizer", model, "--dataset-path", path
     )
     assert finished.code == 0, finished.err
-    ours, records = _ours(tmp_path), _records(tmp_path)
+    ours, records = _ours(tmp_path), read_run(tmp_path)[1]
     assert len(records.failed) == 0
     assert _doubts(ours) & _OF_DATA == set()
     known = records.planned_input > 0
@@ -89,9 +82,8 @@ def test_the_first_chat_example_of_a_page_runs_on_a_stock_vllm(
     command = next(line for line in lines if "bench --base-url" in line and "openai-chat" in line)
     words = command.replace("docs/examples", str(_EXAMPLES)).split()[2:]
     words[words.index("--base-url") + 1] = vllm.base_url
-    finished = loadgen([*words, "--model", "qwen3", "--seed", "7"], tmp_path)
-    assert finished.code == 0, finished.err
-    assert len(_records(tmp_path).failed) == 0
+    measured([*words, "--model", "qwen3", "--seed", "7"], tmp_path)
+    assert len(read_run(tmp_path)[1].failed) == 0
 
 
 @pytest.mark.parametrize(
@@ -139,9 +131,8 @@ def test_chat_without_a_tokenizer_reaches_its_length(
     words = f"--backend openai-chat --prompt-format words --random-input-len {length} --random-output-len 4"
     with hiding(caching_vllm.base_url, hidden) as url:
         flags = f"--base-url {url} --model qwen3 {words} --num-prompts 20 --max-concurrency 4".split()
-        finished = loadgen(flags, tmp_path)
-    assert finished.code == 0, finished.err
-    assert float(np.mean(_records(tmp_path).input_tokens)) == pytest.approx(length, rel=0.01)
+        measured(flags, tmp_path)
+    assert float(np.mean(read_run(tmp_path)[1].input_tokens)) == pytest.approx(length, rel=0.01)
 
 
 def test_images_are_refused_by_a_model_of_text_in_one_line(caching_vllm: Engine, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from engines import place, running
-from engines.clients import loadgen, read_json, scrape
+from engines.clients import loadgen, measured, read_json, read_run, scrape
 from engines.running import OFFLINE, Engine
 
 pytestmark = pytest.mark.engine
@@ -64,8 +64,7 @@ def test_tokens_of_images_are_the_processors_and_the_servers(
     sizes = ", ".join(f"{width}x{height}" for width, height in SIZES)
     before = scrape(seeing_vllm.base_url)
     words = ["--base-url", seeing_vllm.base_url, "--tokenizer", str(vlm), *_LOAD, sizes, "--save-requests"]
-    finished = loadgen(words, tmp_path)
-    assert finished.code == 0, finished.err
+    finished = measured(words, tmp_path)
     (directory,) = (tmp_path / "runs").iterdir()
     result = read_json(directory / "result.json")
     ours = result["loadgen"]
@@ -96,10 +95,8 @@ def test_images_have_the_same_tokens_over_each_api(seeing_vllm: Engine, vlm: Pat
     totals = []
     for backend in ("openai-chat", "openai-responses", "anthropic-messages"):
         (tmp_path / backend).mkdir()
-        finished = loadgen([*words, "--backend", backend], tmp_path / backend)
-        assert finished.code == 0, finished.err
-        (directory,) = (tmp_path / backend / "runs").iterdir()
-        images = read_json(directory / "result.json")["loadgen"]["images"]
+        measured([*words, "--backend", backend], tmp_path / backend)
+        images = read_run(tmp_path / backend)[0]["loadgen"]["images"]
         totals.append((images["images"], images["tokens"]))
     assert totals[0][1] > totals[0][0] > 12
     assert totals == totals[:1] * 3

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from engines.clients import Finished, loadgen, read_json, start_loadgen
+from engines.clients import Finished, loadgen, measured, read_json, start_loadgen
 from engines.leftovers import PATIENCE_S, left, until_nothing_is_left
 from engines.running import VLLM_ON_CPU, VLLM_WITH_WORKER
 
@@ -186,8 +186,7 @@ def test_the_ladder_of_transformers_serve_has_the_requested_lengths(
         "max_concurrency = 1\nignore_eos = true\ntemperature = 0.0\n"
     )
     words = [*_transformers(engines_python, model), "--profile", "./short.toml"]
-    finished = loadgen(words, tmp_path, "ladder")
-    assert finished.code == 0, finished.err
+    measured(words, tmp_path, "ladder")
     (directory,) = (tmp_path / "runs").glob("*-ladder")
     rows = json.loads((directory / "ladder.json").read_text("utf-8"))["rows"]
     assert [row["input_length"] for row in rows] == [64, 256]

@@ -13,10 +13,9 @@ import psutil
 import pytest
 
 from engines import running
-from engines.clients import Finished, loadgen, read_json, start_loadgen
+from engines.clients import Finished, loadgen, measured, read_run, start_loadgen
 from engines.leftovers import left, until_nothing_is_left
 from engines.running import Engine
-from loadgen.records.record import Records
 
 pytestmark = pytest.mark.engine
 
@@ -54,11 +53,6 @@ def _mark(launch: list[str]) -> str:
     return f"--model {launch[5]} --host"
 
 
-def _result(directory: Path) -> tuple[dict[str, Any], Records]:
-    (run,) = (path for path in (directory / "runs").iterdir() if (path / "result.json").is_file())
-    return read_json(run / "result.json"), Records.load(run / "arrivals.npz")
-
-
 def _grave(result: dict[str, Any]) -> set[str]:
     doubts = result["loadgen"]["verdict"]["doubts"]
     return {doubt["name"] for doubt in doubts if doubt["severity"] != "note"} - _OF_TIMES
@@ -71,9 +65,8 @@ def _row(result: dict[str, Any], figure: str) -> dict[str, Any]:
 
 
 def test_it_is_started_measured_and_gone(launch: list[str], tmp_path: Path) -> None:
-    finished = loadgen([*launch, *_SMALL], tmp_path)
-    assert finished.code == 0, finished.err
-    result, records = _result(tmp_path)
+    measured([*launch, *_SMALL], tmp_path)
+    result, records = read_run(tmp_path)
     facts = result["loadgen"]
     assert (result["completed"], facts["server"]["slots"], facts["server"]["max_model_len"]) == (24, 4, 768)
     assert facts["as_run"]["quantization"] == "GGUF F16"
@@ -85,9 +78,8 @@ def test_it_is_started_measured_and_gone(launch: list[str], tmp_path: Path) -> N
 
 def test_its_timings_agree_with_what_came(attached: Engine, tmp_path: Path) -> None:
     alone = ["--max-concurrency", "1", "--num-prompts", "12", "--quiet"]
-    finished = loadgen(["--base-url", attached.base_url, *_SMALL, *alone], tmp_path)
-    assert finished.code == 0, finished.err
-    result, records = _result(tmp_path)
+    measured(["--base-url", attached.base_url, *_SMALL, *alone], tmp_path)
+    result, records = read_run(tmp_path)
     assert (records.server_prompt_tokens + records.server_cached_tokens == records.input_tokens).all()
     assert (records.server_output_tokens == records.output_tokens).all()
     # A first text that is no whole character is held back, and the client's time is shorter: not of these.
@@ -106,10 +98,9 @@ def test_its_timings_agree_with_what_came(attached: Engine, tmp_path: Path) -> N
 
 def test_more_streams_than_slots_wait_and_the_report_says_so(attached: Engine, tmp_path: Path) -> None:
     flags = ["--base-url", attached.base_url, *_SMALL, "--max-concurrency", "8"]
-    finished = loadgen([*flags, "--num-prompts", "40"], tmp_path)
-    assert finished.code == 0, finished.err
+    finished = measured([*flags, "--num-prompts", "40"], tmp_path)
     assert "the server has 4 slots for 8 requests at once" in finished.err
-    result, _ = _result(tmp_path)
+    result, _ = read_run(tmp_path)
     assert "few-slots" in _grave(result)
     prompt = _row(result, "TTFT, prompt by answer")
     assert prompt["difference"] > prompt["server"]  # the queue
@@ -117,17 +108,15 @@ def test_more_streams_than_slots_wait_and_the_report_says_so(attached: Engine, t
 
 def test_chat_has_the_same_counts(attached: Engine, tmp_path: Path) -> None:
     flags = ["--base-url", attached.base_url, "--backend", "openai-chat", *_SMALL, "--quiet"]
-    finished = loadgen(flags, tmp_path)
-    assert finished.code == 0, finished.err
-    result, records = _result(tmp_path)
+    measured(flags, tmp_path)
+    result, records = read_run(tmp_path)
     assert result["total_output_tokens"] == records.server_output_tokens.sum()
     assert records.usage.all()
 
 
 def test_a_server_without_metrics_loses_them_alone(llama_server: tuple[Path, Path], tmp_path: Path) -> None:
     with running.llamacpp(*llama_server, tmp_path / "log") as engine:
-        finished = loadgen(["--base-url", engine.base_url, *_SMALL, "--explain", "--quiet"], tmp_path)
-    assert finished.code == 0, finished.err
+        finished = measured(["--base-url", engine.base_url, *_SMALL, "--explain", "--quiet"], tmp_path)
     assert "server-reported figures: none: /metrics answers 501" in finished.out
     assert "llamacpp needs --metrics" in finished.out
     assert "first to last, by answer" in finished.out

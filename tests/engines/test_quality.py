@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from engines import running
-from engines.clients import loadgen
+from engines.clients import measured
 from engines.running import OFFLINE, Engine
 from engines.sharp_models import NOISY, SHARP, SHUFFLED
 from loadgen.study.quality.quality_record import BACKWARD, FORWARD, Quality, judge_quality
@@ -60,8 +60,7 @@ def _run(python: Path, script: str, *words: object) -> str:
 
 
 def _quality(words: Sequence[str], directory: Path) -> str:
-    finished = loadgen([*words, "--quiet"], directory, "quality")
-    assert finished.code == 0, finished.err
+    finished = measured([*words, "--quiet"], directory, "quality")
     return finished.out
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engines import running
-from engines.clients import loadgen, read_json
+from engines.clients import measured, read_json
 from engines.running import Engine
 from loadgen.run.session import PARTED
 from loadgen.server.control import EMPTIED
@@ -55,8 +55,7 @@ def _run(engine: Engine, directory: Path, prompts: Path, *more: str) -> list[dic
     """What each run of a command says of itself."""
     directory.mkdir()
     flags = ["--base-url", engine.base_url, "--dataset-path", str(prompts), "--max-concurrency", "1"]
-    finished = loadgen([*flags, "--quiet", *more], directory)
-    assert finished.code == 0, finished.err
+    measured([*flags, "--quiet", *more], directory)
     return [read_json(path)["loadgen"] for path in sorted(directory.glob("runs/*/result.json"))]
 
 

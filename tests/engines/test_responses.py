@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engines import place, running
-from engines.clients import loadgen, read_json
+from engines.clients import loadgen, measured, read_run
 from engines.running import Engine
 from loadgen.records.record import Records
 
@@ -48,10 +48,9 @@ def keeping_sglang(sglang_python: Path, tmp_path_factory: pytest.TempPathFactory
 def _run(engine: Engine, words: str, directory: Path) -> tuple[Records, dict[str, Any], str]:
     """A run's records, its result, and what was printed."""
     directory.mkdir()
-    finished = loadgen(["--base-url", engine.base_url, *words.split()], directory)
-    assert finished.code == 0, finished.err
-    (run,) = (directory / "runs").iterdir()
-    return Records.load(run / "arrivals.npz"), read_json(run / "result.json"), finished.out
+    finished = measured(["--base-url", engine.base_url, *words.split()], directory)
+    result, records = read_run(directory)
+    return records, result, finished.out
 
 
 def _check_kept(engine: Engine, directory: Path) -> None:

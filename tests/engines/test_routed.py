@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engines import running
-from engines.clients import loadgen, scrape, start_loadgen
+from engines.clients import measured, scrape, start_loadgen
 from engines.running import Engine
 from fakes.router import Router
 from loadgen.report import run_directory
@@ -60,8 +60,7 @@ def test_two_workers_are_counted_as_they_count(workers: list[Engine], model: Pat
         # Half of each prompt is common to all: the prefix cache of each worker finds it.
         load = f"--num-prompts {_REQUESTS} --max-concurrency 4 --random-prefix-len 64".split()
         before = [scrape(url) for url in urls]
-        finished = loadgen(_arguments(router, workers, model, *load, "--num-warmups", "0"), tmp_path)
-        assert finished.code == 0, finished.err
+        measured(_arguments(router, workers, model, *load, "--num-warmups", "0"), tmp_path)
         after = [scrape(url) for url in urls]
     run = _read_run(tmp_path)
     names = run.facts.role_windows

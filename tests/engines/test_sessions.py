@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from engines import uvicorn_app
-from engines.clients import loadgen, read_json, scrape
+from engines.clients import measured, read_run, scrape
 from engines.running import Engine
 from loadgen.records.record import Records
 from loadgen_servers.process.running import free_port
@@ -71,16 +71,15 @@ class TurnCounters:
 
 
 def _run(directory: Path) -> tuple[dict[str, Any], Records]:
-    (run,) = (directory / "runs").iterdir()
-    return read_json(run / "result.json")["loadgen"], Records.load(run / "arrivals.npz")
+    result, records = read_run(directory)
+    return result["loadgen"], records
 
 
 def test_each_turn_has_the_servers_own_cached_share(caching_vllm: Engine, tmp_path: Path) -> None:
     words = f"--base-url {caching_vllm.base_url} --model qwen3 --backend openai-chat --max-concurrency 1"
     more = "--reset-cache --turn-delays 4 --output-len 16 --session-header X-Session-ID --dataset-path"
     with TurnCounters(caching_vllm.base_url) as counters:
-        finished = loadgen([*words.split(), *more.split(), str(_EXCERPT)], tmp_path)
-    assert finished.code == 0, finished.err
+        measured([*words.split(), *more.split(), str(_EXCERPT)], tmp_path)
     _, records = _run(tmp_path)
     assert (len(records), len(records.failed)) == (_TURNS, 0)
     theirs = counters.of_turns(_TURNS)
@@ -99,8 +98,7 @@ def test_recorded_turns_reach_two_servers_as_the_same_bytes(caching_vllm: Engine
         place.mkdir()
         words = f"--base-url {caching_vllm.base_url} --model qwen3 --backend openai-chat --turn-delays none"
         more = f"--max-concurrency {most} --output-len 4 --num-sessions 2 --dataset-path"
-        finished = loadgen([*words.split(), *more.split(), str(_EXCERPT)], place)
-        assert finished.code == 0, finished.err
+        measured([*words.split(), *more.split(), str(_EXCERPT)], place)
         digests.append(_run(place)[0]["bodies_digest"])
     assert digests[0] == digests[1] != ""
 
@@ -129,8 +127,7 @@ def test_gaps_around_uvicorns_idle_timeout_cost_nothing(
     file = tmp_path / "gaps.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = f"--base-url {default_uvicorn.base_url} --backend openai-chat --max-concurrency {len(_GAPS_S)}"
-    finished = loadgen([*words.split(), "--transport", transport, "--dataset-path", str(file)], tmp_path)
-    assert finished.code == 0, finished.err
+    measured([*words.split(), "--transport", transport, "--dataset-path", str(file)], tmp_path)
     facts, records = _run(tmp_path)
     assert (len(records), len(records.failed)) == (2 * len(_GAPS_S), 0)
     assert records.resends.tolist() == [0] * 2 * len(_GAPS_S)

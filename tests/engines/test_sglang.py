@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from engines import place
-from engines.clients import Finished, loadgen, read_json, start_loadgen
+from engines.clients import Finished, measured, read_json, start_loadgen
 from engines.leftovers import PATIENCE_S, left, until_nothing_is_left
 from loadgen.report import run_directory
 
@@ -69,8 +69,7 @@ def climbed(
         "ladder = [1, 64, 512, 16384]\noutput_len = 32\nnum_prompts = 2\nnum_warmups = 1\n"
         "max_concurrency = 1\nignore_eos = true\ntemperature = 0.0\n"
     )
-    finished = loadgen([*launch, "--profile", "./short.toml"], directory, "ladder", _ON_CPU)
-    assert finished.code == 0, finished.err
+    finished = measured([*launch, "--profile", "./short.toml"], directory, "ladder", _ON_CPU)
     (tables,) = (directory / "runs").glob("*-ladder")
     return finished, tables, left(*marks)
 
@@ -118,8 +117,7 @@ def served(
         lines = f'backend = "{backend}"\nprompt_format = "{prompts}"\nnum_warmups = 2\n'
         (directory / f"{name}.toml").write_text(lines)
     profiles = ",".join(f"./{name}.toml" for name in _WAYS)
-    finished = loadgen([*launch, *_SMALL, "--profile", profiles], directory, more=_ON_CPU)
-    assert finished.code == 0, finished.err
+    finished = measured([*launch, *_SMALL, "--profile", profiles], directory, more=_ON_CPU)
     found = (path for path in (directory / "runs").iterdir() if (path / "result.json").exists())
     return {_facts(path)["profile"]["name"]: path for path in found}, finished.out, left(*marks)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engines import running
-from engines.clients import loadgen, scrape
+from engines.clients import measured, scrape
 from engines.running import Engine
 from loadgen.features.speculation.speculation_figures import (
     COUNTERS,
@@ -48,8 +48,7 @@ def _measure(engine: Engine, model: Path, more: str, directory: Path) -> Specula
     directory.mkdir(exist_ok=True)
     flags = f"""--base-url {engine.base_url} --model qwen3 --tokenizer {model} --random-input-len 64
         --random-output-len {_TOKENS} --num-prompts {_REQUESTS} --seed 1 {more}"""
-    finished = loadgen(flags.split(), directory)
-    assert finished.code == 0, finished.err
+    measured(flags.split(), directory)
     (run,) = (directory / "runs").iterdir()
     split = measure_speculation(run_directory.load(run))
     assert split is not None
@@ -102,8 +101,7 @@ def test_llamacpp_sends_each_token_alone_and_reports_each_requests_drafts(
     flags = "--prompt-format words --random-input-len 32 --random-output-len 60 --num-prompts 6"
     with running.llamacpp(server, model, tmp_path / "log", ["--metrics", *drafts]) as engine:
         words = [*flags.split(), "--max-concurrency", "1", "--temperature", "0"]
-        finished = loadgen(["--base-url", engine.base_url, *words], tmp_path)
-        assert finished.code == 0, finished.err
+        measured(["--base-url", engine.base_url, *words], tmp_path)
     (run,) = (tmp_path / "runs").iterdir()
     split = measure_speculation(run_directory.load(run))
     assert split is not None

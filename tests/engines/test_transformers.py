@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.clients import loadgen, read_json
+from engines.clients import loadgen, measured, read_json
 from engines.running import Engine
 from loadgen.records.record import Records
 
@@ -22,8 +22,7 @@ def test_the_smoke_profile_runs_as_it_is(
     backend: str, transformers_serve: Engine, model: Path, tmp_path: Path
 ) -> None:
     flags = [*_smoke(transformers_serve, model), "--tokenizer", str(model), "--backend", backend]
-    finished = loadgen([*flags, "--seed", "1"], tmp_path)
-    assert finished.code == 0, finished.err
+    finished = measured([*flags, "--seed", "1"], tmp_path)
     assert "server: transformers serve" in finished.out
     (run,) = (tmp_path / "runs").iterdir()
     whole_report = (run / "report.txt").read_text("utf-8")
@@ -46,8 +45,7 @@ def test_answers_without_a_stream_are_measured_end_to_end(
     transformers_serve: Engine, model: Path, tmp_path: Path
 ) -> None:
     flags = [*_smoke(transformers_serve, model), "--tokenizer", str(model), "--disable-stream"]
-    finished = loadgen(flags, tmp_path)
-    assert finished.code == 0, finished.err
+    finished = measured(flags, tmp_path)
     assert "End-to-end Latency" in finished.block
     assert "TTFT" not in finished.block
 

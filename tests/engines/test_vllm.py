@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from engines import clients
-from engines.clients import Finished, loadgen, read_json, scrape, start_loadgen
+from engines.clients import Finished, loadgen, measured, read_json, scrape, start_loadgen
 from engines.running import Engine
 from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.per_request import MetricOptions
@@ -69,8 +69,7 @@ def test_the_drop_in_command_gives_the_known_block_and_the_servers_totals(
     vllm: Engine, model: Path, tmp_path: Path
 ) -> None:
     before = scrape(vllm.base_url)
-    finished = loadgen(_drop_in(vllm, model), tmp_path)
-    assert finished.code == 0, finished.err
+    finished = measured(_drop_in(vllm, model), tmp_path)
     sample = Finished(0, (_SAMPLES / "vllm_bench_serve.stdout.txt").read_text("utf-8"), "")
     assert _labels(finished.block) == _labels(sample.block)
     totals = _totals(read_json(_run_directory(tmp_path) / "result.json"))
@@ -83,8 +82,7 @@ def test_the_drop_in_command_gives_the_known_block_and_the_servers_totals(
 
 def test_the_result_file_has_every_key_of_vllms(vllm: Engine, model: Path, tmp_path: Path) -> None:
     saved = ["--save-result", "--save-detailed", "--result-filename", "ours.json"]
-    finished = loadgen([*_drop_in(vllm, model), *saved], tmp_path)
-    assert finished.code == 0, finished.err
+    measured([*_drop_in(vllm, model), *saved], tmp_path)
     sample = read_json(_SAMPLES / "vllm_bench_serve.json")
     assert sample.keys() - read_json(tmp_path / "ours.json").keys() == set()
 
@@ -97,8 +95,7 @@ def test_identical_texts_give_what_vllm_bench_serve_gets(
         --num-prompts 16 --max-concurrency 1 --seed 0 --ignore-eos --temperature 0""".split()
     ours_too = ["--prompt-format", "text-vllm", "--save-result", "--save-detailed"]
     before = scrape(vllm.base_url)
-    finished = loadgen([*shared, *ours_too, "--result-filename", "ours.json"], tmp_path)
-    assert finished.code == 0, finished.err
+    measured([*shared, *ours_too, "--result-filename", "ours.json"], tmp_path)
     ours = read_json(tmp_path / "ours.json")
     assert _deltas(vllm, before, _totals(ours)) == _totals(ours)
     theirs = clients.vllm_bench(engines_python, shared, tmp_path)
@@ -123,8 +120,7 @@ def test_every_way_of_asking_counts_what_the_server_counts(
     more: str, vllm: Engine, model: Path, tmp_path: Path
 ) -> None:
     before = scrape(vllm.base_url)
-    finished = loadgen([*_drop_in(vllm, model), "--temperature", "0", *more.split()], tmp_path)
-    assert finished.code == 0, finished.err
+    measured([*_drop_in(vllm, model), "--temperature", "0", *more.split()], tmp_path)
     result = read_json(_run_directory(tmp_path) / "result.json")
     assert (result["completed"], result["total_output_tokens"]) == (32, 32 * 64)
     assert _deltas(vllm, before, _totals(result)) == _totals(result)
@@ -150,8 +146,7 @@ def test_what_cannot_be_measured_ends_in_one_line(more: str, said: str, vllm: En
 def test_messages_of_several_tokens_are_counted_token_by_token(
     caching_vllm: Engine, model: Path, tmp_path: Path
 ) -> None:
-    exact = loadgen([*_drop_in(caching_vllm, model), "--continuous-usage"], tmp_path)
-    assert exact.code == 0, exact.err
+    measured([*_drop_in(caching_vllm, model), "--continuous-usage"], tmp_path)
     records = Records.load(_run_directory(tmp_path) / "arrivals.npz")
     assert records.exact_tokens.all()
     assert records.tokens.sum() == 32 * 64
@@ -196,8 +191,7 @@ def _observed(engine: Engine, arguments: list[str], directory: Path) -> tuple[Se
     observer = MetricsScraper(ServerAddress(engine.base_url), "qwen3")
     assert observer.scrape_before(idle_s=10.0) == ""
     with observer.sampling():
-        finished = loadgen([*arguments, "--no-observe"], directory)
-    assert finished.code == 0, finished.err
+        measured([*arguments, "--no-observe"], directory)
     records = Records.load(_run_directory(directory) / "arrivals.npz")
     return observer.scrape_after(), compute_metrics(records, MetricOptions()), records
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.clients import loadgen
+from engines.clients import measured
 from engines.running import Engine
 from loadgen.facts.run_facts import Fingerprint
 from loadgen.features.fingerprint.answer_check import ANSWER_TOKENS, PROMPTS, describe_difference
@@ -18,8 +18,7 @@ pytestmark = pytest.mark.engine
 def _taken(engine: Engine, words: list[str], directory: Path) -> Fingerprint:
     directory.mkdir()
     flags = ["--base-url", engine.base_url, "--profile", "smoke", "--quiet", "--fingerprint", *words]
-    finished = loadgen(flags, directory)
-    assert finished.code == 0, finished.err
+    finished = measured(flags, directory)
     assert f"fingerprint: {len(PROMPTS)} of {len(PROMPTS)} greedy prompts answered" in finished.out
     (place,) = (directory / "runs").iterdir()
     found = run_directory.load(place).facts.fingerprint

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engines import place
-from engines.clients import Finished, loadgen, read_json, start_loadgen
+from engines.clients import Finished, loadgen, measured, read_json, start_loadgen
 from engines.leftovers import until_nothing_is_left
 from engines.running import VLLM_ON_CPU, Engine
 from loadgen.study.limit_record import LimitRecord
@@ -90,8 +90,7 @@ def _searched(directory: Path, python: Path, models: dict[str, Path]) -> list[di
         if (limit := record.limit) is not None:
             ends = limit.low, limit.value, limit.high
             assert list(filter(None, ends)) == sorted(filter(None, ends))
-    compared = loadgen([str(runs), "--json"], directory, "compare")
-    assert compared.code == 0, compared.err
+    compared = measured([str(runs), "--json"], directory, "compare")
     (table,) = json.loads(compared.out)["limits"]
     rows: list[dict[str, Any]] = table["rows"]
     assert rows[1]["words"] in " ".join(finished.out.split())
@@ -102,8 +101,7 @@ def _searched(directory: Path, python: Path, models: dict[str, Path]) -> list[di
 def test_a_floor_of_half_the_speed_alone_has_a_limit(vllm: Engine, model: Path, tmp_path: Path) -> None:
     load = f"--base-url {vllm.base_url} --model qwen3 --tokenizer {model} --input-len 32 --output-len 64"
     words = f"{load} --num-warmups 4 --num-prompts 20 --max-concurrency 1 --percentile-metrics tps_user"
-    alone = loadgen(words.split(), tmp_path)
-    assert alone.code == 0, alone.err
+    measured(words.split(), tmp_path)
     (directory,) = (tmp_path / "runs").iterdir()
     floor = read_json(directory / "result.json")["median_tps_user"] / 2
     search = "--num-warmups 8 --over concurrency --budget 75s --max-runs 8 --min-duration 4s"
@@ -163,8 +161,7 @@ def test_cancelled_requests_are_aborted_and_no_doubt_says_otherwise(
     words = f"""--base-url {vllm.base_url} --model qwen3 --tokenizer {model} --random-input-len 64
         --random-output-len 400 --num-prompts 24 --max-concurrency 4 --seed 1 --cancel-rate 50%
         --cancel-after 20tok""".split()
-    finished = loadgen(words, tmp_path)
-    assert finished.code == 0, finished.err
+    measured(words, tmp_path)
     (directory,) = (tmp_path / "runs").iterdir()
     result = read_json(directory / "result.json")
     ours = result["loadgen"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engines.clients import loadgen, read_json
+from engines.clients import loadgen, measured, read_json
 from engines.running import Engine
 from loadgen.report import run_directory
 
@@ -57,8 +57,7 @@ def test_workers_and_shards_send_the_plan_of_one_process(
     for workers in ("1", "2", "3"):
         place = tmp_path / workers
         place.mkdir()
-        finished = loadgen([*_asked(vllm, model, *_LOADS[load], "--workers", workers)], place)
-        assert finished.code == 0, finished.err
+        measured([*_asked(vllm, model, *_LOADS[load], "--workers", workers)], place)
         (directory,) = (place / "runs").iterdir()
         digests.append(_digest(_checked(directory)))
     at = str(int(time.time()) + 10)  # both have their plans by then
@@ -67,8 +66,7 @@ def test_workers_and_shards_send_the_plan_of_one_process(
         shards = [*pool.map(lambda part: loadgen(_asked(vllm, model, *_LOADS[load], *part), tmp_path), parts)]
     assert [shard.code for shard in shards] == [0, 0], [shard.err for shard in shards]
     names = sorted(map(str, (tmp_path / "runs").iterdir()))
-    merged = loadgen([*names, "--output", "merged"], tmp_path, verb="merge")
-    assert merged.code == 0, merged.err
+    measured([*names, "--output", "merged"], tmp_path, verb="merge")
     found = _checked(tmp_path / "merged")
     digests.append(_digest(found))
     assert len({*digests}) == 1, digests
