@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.base.errors import UsageError
 from loadgen.server import checkpoint
+
+TABLES = read_tables("checkpoint")
 
 DENSE = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -38,17 +40,6 @@ def read(path: Path) -> checkpoint.Checkpoint:
     return found
 
 
-def group(bits: int, kind: str = "int", active: int | None = None, **more: object) -> dict[str, Any]:
-    """A group of compressed-tensors layers."""
-    activations = None if active is None else {"num_bits": active, "type": kind}
-    return {"weights": {"num_bits": bits, "type": kind, **more}, "input_activations": activations}
-
-
-def compressed(*groups: dict[str, Any], layout: str = "pack-quantized") -> dict[str, Any]:
-    named = {f"group_{place}": one for place, one in enumerate(groups)}
-    return {"quant_method": "compressed-tensors", "format": layout, "config_groups": named}
-
-
 def test_a_plain_checkpoint_says_what_it_is(tmp_path: Path) -> None:
     place = model(tmp_path, DENSE)
     (place / "model-00001-of-00002.safetensors").write_bytes(b"1" * 30)
@@ -70,51 +61,7 @@ def test_the_digest_is_of_the_config_alone(tmp_path: Path) -> None:
     assert read(one).config_digest == read(same).config_digest != read(other).config_digest
 
 
-FP4: dict[str, Any] = {"kind": "float", "strategy": "tensor_group", "group_size": 16}
-MIXED = {"a": {"quant_algo": "FP8"}, "b": {"quant_algo": "NVFP4"}, "c": {"quant_algo": "FP8"}}
-
-
-@loop_over(
-    ("declared", "word", "detail"),
-    [
-        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "FP8", "blocks of 128×128"),
-        ({"quant_method": "fbgemm_fp8"}, "FP8", ""),
-        ({"quant_method": "awq", "bits": 4, "group_size": 128}, "AWQ-4bit", "groups of 128"),
-        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "GPTQ-Int4", "groups of 128"),
-        ({"quant_method": "gptq", "bits": 8, "group_size": -1}, "GPTQ-Int8", ""),
-        ({"quant_method": "auto-round", "bits": 4}, "AutoRound-Int4", ""),
-        ({"quant_method": "mxfp4"}, "MXFP4", ""),
-        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "BNB-8bit", ""),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "BNB-4bit", ""),
-        ({"quant_method": "hqq", "nbits": 4}, "hqq-4bit", ""),
-        ({"quant_method": "torchao"}, "torchao", ""),
-        (compressed(group(4, group_size=128)), "Int4-W4A16", "groups of 128"),
-        (compressed(group(8)), "Int8-W8A16", ""),
-        (compressed(group(8, active=8), layout="int-quantized"), "Int8-W8A8", ""),
-        (compressed(group(4, active=8)), "Int4-W4A8", ""),
-        (compressed(group(8, "float", 8), layout="float-quantized"), "FP8", ""),
-        (compressed(group(8, "float"), layout="naive-quantized"), "FP8-W8A16", ""),
-        (
-            compressed(group(8, "float", 8, block_structure=[128, 128]), layout="float-quantized"),
-            "FP8",
-            "blocks of 128×128",
-        ),
-        (compressed(group(4, active=4, **FP4), layout="nvfp4-pack-quantized"), "NVFP4", "groups of 16"),
-        (compressed(group(4, **FP4), layout="nvfp4-pack-quantized"), "NVFP4-W4A16", "groups of 16"),
-        (compressed(group(4, active=4, **FP4), layout="mxfp4-pack-quantized"), "MXFP4", "groups of 16"),
-        (
-            compressed(group(4, active=4, **FP4), {**group(8, "float", 8)}, layout="mixed-precision"),
-            "NVFP4+FP8",
-            "groups of 16",
-        ),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16}, "NVFP4", "groups of 16"),
-        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "FP8", ""),
-        ({"quant_method": "modelopt", "quant_algo": "W4A16_AWQ"}, "AWQ-4bit", ""),
-        ({"quant_algo": "MIXED_PRECISION", "quantized_layers": MIXED}, "FP8+NVFP4", ""),
-        ({"quant_method": "modelopt"}, "ModelOpt", ""),
-        ({"surprise": 1}, "quantized", ""),
-    ],
-)
+@loop_over(("declared", "word", "detail"), TABLES["quantizations"])
 def test_the_quantization_has_the_fields_word(
     declared: dict[str, Any], word: str, detail: str, tmp_path: Path
 ) -> None:

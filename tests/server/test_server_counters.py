@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from builders.loops import loop_over, loop_over_named
+from builders.loops import loop_over, loop_over_named, read_tables
 from builders.required import require
 from loadgen.server.prometheus import MetricsSnapshot, Series, parse_metrics, select_lines
 from loadgen.server.scraper import ScrapedRun, join_windows
 from loadgen.server.server_counters import ServerSample, ServerWindow, make_window
+
+TABLES = read_tables("server_counters")
 
 RECORDED = Path(__file__).parents[1] / "data" / "metrics"
 TOKENS: Series = ("m", "generation_tokens", "")
@@ -34,67 +37,12 @@ def timed(*counts: float, total_s: float) -> MetricsSnapshot:
     return MetricsSnapshot("vllm", {("m", "ttft", part): value for part, value in parts.items()})
 
 
-@loop_over(
-    ("before", "after", "said"),
-    [
-        (
-            "vllm_idle",
-            "vllm_after_bench",
-            {
-                "names": "vllm",
-                "models": ("qwen3",),
-                "prompt_tokens": 14926,
-                "generation_tokens": 2182,
-                "requests": {"stop": 2, "length": 51},
-                "finished": 53,
-                "prefix_queries": 14926,
-                "prefix_hits": 0,
-                "preemptions": 0,
-                "draft_tokens": None,
-                "running_before": 0,
-                "running_after": 0,
-            },
-        ),
-        (
-            "sglang_after_bench",
-            "sglang_loaded",
-            {
-                "names": "sglang",
-                "prompt_tokens": 3550,
-                "generation_tokens": 3632,
-                "requests": {"": 13},
-                "finished": 13,
-                "prefix_queries": 3550,
-                "prefix_hits": 266,
-                "preemptions": 0,  # its counter appears with the first
-                "running_after": 12,
-                "waiting_after": 0,
-            },
-        ),
-        (
-            "llamacpp_idle",
-            "llamacpp_loaded",
-            {
-                "names": "llamacpp",
-                "prompt_tokens": 20,
-                "generation_tokens": 0,  # counted as a request ends
-                "requests": {},
-                "finished": None,
-                "prefix_queries": 20,
-                "prefix_hits": 0,
-                "draft_tokens": 0,
-                "running_before": 0,
-                "running_after": 4,
-                "waiting_after": 2,
-            },
-        ),
-    ],
-)
+@loop_over(("before", "after", "said"), TABLES["between"])
 def test_two_recorded_expositions_differ_by_what_was_done_between(
     before: str, after: str, said: dict[str, Any]
 ) -> None:
     found = make_window(recorded(before), recorded(after))
-    assert {name: getattr(found, name) for name in said} == said
+    assert json.loads(json.dumps({name: getattr(found, name) for name in said})) == said
     assert not found.reset
     assert ServerWindow.model_validate_json(found.model_dump_json()) == found
 

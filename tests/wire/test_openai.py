@@ -84,21 +84,7 @@ def test_what_a_chat_message_carries(choice: dict[str, Any], carries: int) -> No
     assert [choice.classify() for choice in message.choices or ()] == [carries]
 
 
-@loop_over(
-    ("message", "fault"),
-    [
-        ({"error": {"message": "no", "type": "x", "param": None, "code": 400}}, "400: no"),
-        ({"error": {"message": "no", "code": "bad"}}, "bad: no"),
-        ({"error": {"code": None}}, "an error without a message"),
-        ({"error": "no"}, "no"),
-        ({"error": "  "}, "an error without a message"),
-        ({"error": {"message": " ", "code": ""}}, "an error without a message"),
-        ({"error": True}, "an error without a message"),
-        ({"error": False}, None),
-        ({"error": None, "choices": []}, None),
-        ({"choices": [], "usage": USAGE}, None),
-    ],
-)
+@loop_over(("message", "fault"), TABLES["errors"])
 def test_an_error_in_a_message_is_told_with_its_code(message: dict[str, Any], fault: str | None) -> None:
     for dialect in recorded.APIS.values():
         assert dialect.read_messages(msgspec.json.encode(message))[0].read_fault() == fault

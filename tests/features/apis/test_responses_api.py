@@ -63,20 +63,7 @@ def test_a_stream_has_its_tokens_once(
     assert (record.text or "").startswith(text)
 
 
-@loop_over(
-    ("name", "prompt", "tokens", "text"),
-    [
-        ("vllm-0.32/responses_nostream", 16, 8, "BADBADBADBAD subclasses whose raw inherit"),
-        ("vllm-0.32/responses_reasoning_nostream", 12, 8, "sectionsM names):\n\nexceptitiesrbBAD"),
-        ("sglang-0.5.23/responses_nostream", 16, 6, "BADBADBADBAD subclasses whose"),
-        (
-            "sglang-0.5.23/responses_reasoning_nostream",
-            131,
-            8,
-            " charset while loop while loop while loop loop",
-        ),
-    ],
-)
+@loop_over(("name", "prompt", "tokens", "text"), TABLES["whole"])
 def test_a_whole_answer_has_the_same_counts(name: str, prompt: int, tokens: int, text: str) -> None:
     record = recorded.decode(name, recorded.reads(name), keep_text=True)
     assert recorded.outcome(record) == (None, "length", prompt, tokens, True)

@@ -69,23 +69,7 @@ def test_what_cannot_be_shown_is_one_line(
     assert said.count("\n") == 1
 
 
-@loop_over(
-    ("name", "content", "traced"),
-    [
-        ("a.jsonl", '{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": []}', True),
-        ("b.jsonl", '\n{"id": "x", "requests": []}', True),
-        ("c.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n", True),
-        ("d.csv", "Timestamp,Model,Request tokens,Response tokens\n", True),
-        ("e.jsonl", '{"prompt": "timestamp"}', False),
-        ("f.jsonl", '{"messages": []}', False),
-        ("g.json", '[{"conversations": []}]', False),
-        ("h.csv", "prompt,output_tokens\n", False),
-        ("i.jsonl", "", False),
-        ("j.jsonl", "{", False),
-        ("k.json", '{\n  "trace_id": "t",\n  "spans": [\n', True),
-        ("l.json", '[\n  {"conversations": [{"value": "\\"spans\\": []"}]}\n]', False),
-    ],
-)
+@loop_over(("name", "content", "traced"), TABLES["traces"])
 def test_a_trace_is_known_by_its_first_row(name: str, content: str, traced: bool) -> None:
     Path(name).write_text(content, "utf-8")
     assert trace_heads.is_trace(name) is traced

@@ -10,13 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.provoked_data import of_images
 from fakes.hosted_api import KEY, HostedApi
 from fakes.scripted_server import Answer, Asked, whole
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.features.images.image_counts import BY_TEXT, count_image_tokens
+
+TABLES = read_tables("image_runs")
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")]
 LOAD = ["--num-prompts", "6", "--max-concurrency", "2", "--random-input-len", "40"]
@@ -74,22 +76,7 @@ def test_a_server_that_ignores_images_is_doubted(capsys: pytest.CaptureFixture[s
 
 
 # What vLLM 0.32, SGLang 0.5.23 and llama.cpp's server answer where they serve a Qwen3.
-@loop_over(
-    ("status", "error"),
-    [
-        (400, {"error": {
-            "message": "qwen3 is not a multimodal model", "type": "BadRequestError", "code": 400,
-        }}),
-        (400, {
-            "object": "error", "type": "BadRequestError", "param": None, "code": 400,
-            "message": "Model only supports text input; received unsupported content type 'image_url'.",
-        }),
-        (500, {"error": {
-            "code": 500, "type": "server_error", "message":
-            "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj",
-        }}),
-    ],
-)  # fmt: skip
+@loop_over(("status", "error"), TABLES["refusals"])
 def test_a_model_without_vision_is_one_line(
     status: int, error: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,19 +29,7 @@ def test_every_machine_names_its_source_and_is_found_by_its_own_key() -> None:
     assert "231 to 234" in find_machine("gb10").note
 
 
-WRITTEN = {
-    "AGX Orin 64GB": "jetson-agx-orin", "Jetson AGX Orin": "jetson-agx-orin",
-    "AGX Orin 32GB": "jetson-agx-orin-32gb", "Orin NX 16GB": "jetson-orin-nx",
-    "Jetson Orin Nano Super": "jetson-orin-nano", "Jetson AGX Thor": "jetson-thor",
-    "A100": "a100-80gb", "A100 (40GB)": "a100-40gb", "A100 80GB": "a100-80gb",
-    "A100 PCIe 80GB": "a100-80gb-pcie",
-    "RTX 4090": "rtx-4090", "rtx4090": "rtx-4090", "NVIDIA RTX 5090 32GB": "rtx-5090",
-    "RTX PRO 6000": "rtx-pro-6000", "RTX Pro 6000 Server Edition": "rtx-pro-6000-server",
-    "RTX PRO 6000 Blackwell Max-Q": "rtx-pro-6000-max-q", "RTX 6000 Ada": "rtx-6000-ada",
-    "L4": "l4", "NVIDIA L40S 48GB": "l40s", "H100": "h100", "H100 SXM": "h100", "H100-SXM5-80GB": "h100",
-    "H100 PCIe": "h100-pcie", "H200 SXM": "h200", "B200": "b200", "GB200": "gb200", "DGX Spark": "gb10",
-    "NVIDIA DGX Spark (GB10)": "gb10", "AMD Instinct MI300X": "mi300x", "MI300X": "mi300x", "H20": "h20-96gb",
-}  # fmt: skip
+WRITTEN = TABLES["written"]
 
 
 @loop_over("name", WRITTEN)

@@ -42,23 +42,7 @@ def test_output_tokens(chat: bool, body: dict[str, Any], tokens: int) -> None:
     assert (asked.max_tokens, asked.output_tokens, asked.finish_reason) == (tokens, tokens, "length")
 
 
-REFUSED = {
-    "unknown model": ({"model": "nope", "prompt": "x"}, "404 Not Found", "NotFoundError", "model"),
-    "too many output tokens": (
-        {"prompt": "x", "max_tokens": 101}, "400 Bad Request", "BadRequestError", "max_tokens",
-    ),
-    "no room for the output": (
-        {"prompt": [1] * 90, "max_tokens": 11}, "400 Bad Request", "BadRequestError", "input_tokens",
-    ),
-    "no output": ({"prompt": "x", "max_tokens": 0}, "400 Bad Request", "BadRequestError", "max_tokens"),
-    "no prompt": ({"model": "m"}, "400 Bad Request", "BadRequestError", "prompt"),
-    "empty prompt": ({"prompt": []}, "400 Bad Request", "BadRequestError", "prompt"),
-    "two prompts": ({"prompt": [[1], [2]]}, "400 Bad Request", "BadRequestError", "prompt"),
-    "two answers": ({"prompt": "x", "n": 2}, "400 Bad Request", "BadRequestError", "n"),
-    "logprobs": ({"prompt": "x", "logprobs": 1}, "400 Bad Request", "BadRequestError", "logprobs"),
-    "a type": ({"prompt": "x", "max_tokens": "many"}, "400 Bad Request", "BadRequestError", None),
-    "an unknown id": ({"prompt": [5, 1000]}, "400 Bad Request", "BadRequestError", None),
-}  # fmt: skip
+REFUSED = TABLES["refused"]
 
 
 @loop_over(("body", "status", "kind", "param"), REFUSED.values())

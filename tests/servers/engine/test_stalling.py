@@ -40,7 +40,7 @@ class Played:
         )
         self.scheduler.log = rows.append
         self.preempted = self._play(requests)
-        self.stalls = [
+        self.stalls: list[list[Any]] = [
             [row.kind, row.from_ns / MS, row.to_ns / MS, row.requests, row.prefilled]
             for row in rows
             if isinstance(row, StallRow)
@@ -110,22 +110,7 @@ def test_a_seed_draws_the_same_stalls() -> None:
     assert all(1 <= to_ms - from_ms <= 9 for _, from_ms, to_ms, *_ in slow)
 
 
-REFUSED = {
-    "no time": ('{"injections": [{"kind": "queue", "ms": 5}]}',
-                "injections.0: Value error, give one of at_s"),
-    "two times": ('{"injections": [{"kind": "queue", "ms": 5, "share": 1, "per_s": 1}]}',
-                  "injections.0: Value error, give one of"),
-    "an unknown kind": ('{"injections": [{"kind": "x", "ms": 5, "share": 1}]}', "injections.0.kind: "),
-    "steps of a queue": (
-        '{"injections": [{"kind": "queue", "ms": 5, "share": 1, "steps": 2}]}',
-        "injections.0: Value error, only a prefill has steps",
-    ),
-    "a range upside down": (
-        '{"injections": [{"kind": "queue", "ms": [5, 1], "share": 1}]}',
-        "injections.0: Value error, ms: the first of two",
-    ),
-    "no JSON": ("{", "Invalid JSON"),
-}  # fmt: skip
+REFUSED = TABLES["refused"]
 
 
 @loop_over(("text", "words"), REFUSED.values())

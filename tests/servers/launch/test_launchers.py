@@ -16,7 +16,8 @@ from builders.loops import loop_over, read_tables
 from loadgen_servers.launch.launchers import LAUNCHERS
 from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec
 
-TABLES = read_tables("launchers")
+# What is asked, and what is said of it: after the port, before the caller's own arguments.
+TOLD = read_tables("launchers")
 
 SPEC = ServerSpec(model="Qwen/Qwen3-8B", port=8123)
 VLLM_ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_SERVER_DEV_MODE": "1"}
@@ -68,33 +69,6 @@ def command(engine: str, venv: Path, **asked: Any) -> Command:
 
 SPANS = "http://127.0.0.1:4318/v1/traces"
 BY_HTTP = {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}
-# What is asked, and what is said of it: after the port, before the caller's own arguments.
-VLLM = TABLES["vllm"]
-SGLANG = [
-    ({}, ["--enable-metrics"]),
-    ({"skip_tokenizer": True}, ["--skip-tokenizer-init", "--enable-metrics"]),
-    ({"prefix_caching": True}, ["--enable-metrics"]),
-    ({"prefix_caching": False}, ["--disable-radix-cache", "--enable-metrics"]),
-    ({"context_len": 32768}, ["--context-length", "32768", "--enable-metrics"]),
-    ({"memory_fraction": 0.85}, ["--mem-fraction-static", "0.85", "--enable-metrics"]),
-    ({"tensor_parallel": 4}, ["--tp-size", "4", "--enable-metrics"]),
-    ({"quantization": "awq"}, ["--quantization", "awq", "--enable-metrics"]),
-    ({"seed": 7}, ["--random-seed", "7", "--enable-metrics"]),
-    ({"spans_url": SPANS}, ["--enable-metrics", "--enable-trace", "--otlp-traces-endpoint", SPANS]),
-    ({"max_running": 8}, ["--max-running-requests", "8", "--enable-metrics"]),
-    ({"arguments": ("--tp-size", "1")}, ["--enable-metrics", "--tp-size", "1"]),
-]
-TRANSFORMERS = [
-    ({}, []),
-    ({"served_model_name": "Qwen/Qwen3-8B"}, []),
-    ({"tensor_parallel": 1}, []),
-    ({"quantization": "bnb-4bit"}, ["--quantization", "bnb-4bit"]),
-    ({"seed": 7}, ["--default-seed", "7"]),
-    ({"arguments": ("--continuous-batching",)}, ["--continuous-batching"]),
-]
-
-
-TOLD = {"vllm": VLLM, "sglang": SGLANG, "transformers": TRANSFORMERS}
 START = {
     "vllm": ["bin/vllm", "serve"],
     "sglang": ["bin/python", "-m", "sglang.launch_server", "--model-path"],
