@@ -97,22 +97,6 @@ def test_any_bytes_are_a_bounded_value_or_words(name: str) -> None:
     once()
 
 
-@pytest.mark.parametrize("name", sorted(TARGETS))
-@pytest.mark.parametrize(
-    "raw", [b"", b"\0", b"\xff" * 64, b"[" * 5000, b'{"a":' * 5000, b"9" * 5000], ids=range(6)
-)
-def test_the_usual_suspects_are_too(name: str, raw: bytes) -> None:
-    TARGETS[name](raw)
-
-
-@pytest.mark.parametrize("name", ["metrics", "log", "server_info"])
-def test_what_was_recorded_is_read_through_the_same_target(name: str) -> None:
-    found = recorded(name)
-    assert found
-    for raw in found:
-        TARGETS[name](raw)
-
-
 def test_a_target_notices_what_is_not_bounded() -> None:
     from fuzzing.fuzz_targets_control import strict
     from loadgen.server.engine_config import EngineConfig

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fuzz.targets import HERE, TARGETS, corpus, inputs
 
 MOST_BYTES = 600_000  # of the whole corpus
+SUSPECTS = [b"", b"\0", b"\xff" * 64, b"[" * 5000, b'{"a":' * 5000, b"9" * 5000]
 
 
 def function(name: str) -> Callable[[bytes], None]:
@@ -35,10 +36,10 @@ def test_the_corpus_is_small_and_belongs_to_targets() -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_what_is_kept_is_read(name: str) -> None:
-    read, kept = function(name), sorted(corpus(name).glob("*"))
-    for path in kept:
-        read(path.read_bytes())
+def test_what_is_kept_is_read_and_the_usual_suspects(name: str) -> None:
+    read = function(name)
+    for raw in (*SUSPECTS, *(path.read_bytes() for path in inputs(name))):
+        read(raw)
 
 
 @pytest.mark.parametrize("name", TARGETS)
