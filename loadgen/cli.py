@@ -185,7 +185,7 @@ def run_bench(argv: Sequence[str]) -> int:
             if len(profiles) * options.repeat > 1 or first.ladder is not None or first.table is not None:
                 from loadgen.study.series import bench_series  # few commands make several runs
 
-                return bench_series.run_all(session, profiles, seed, results)
+                return bench_series.run_all(session, profiles, seed, results, argv)
             return bench.run_once(session, first, seed, results)[0]
 
 

@@ -126,6 +126,8 @@ class AroundOptions:
         "that vLLM's data set custom reads too", group=REQUESTS, rank=3, metavar="FILE")] = None
     repeat: Annotated[int, _once("number of runs of each profile (default 1); each has new prompts",
         read=integer_between(1, MOST_REPEATS), metavar="N", common=True)] = 1
+    resume: Annotated[str | None, _once("go on with runs that were interrupted: the same command, and their "
+        "directory; of `bench` that of any of them", metavar="DIR", resumes=True)] = None
     selftest: Annotated[bool, _once("first measure this client's own error at the same load")] = False
     reset_cache: Annotated[bool, _once("empty the prefix cache before each run (always done for a "
         "launched server; another vLLM must run with VLLM_SERVER_DEV_MODE=1)", names_server=True)] = False

@@ -68,6 +68,8 @@ def prepare(options: Options) -> list[Profile]:
                 "--repeat does not apply to a ladder: its num_prompts sets the repeats of each length"
             )
     check(options)
+    if options.resume and (len(profiles) * options.repeat == 1 or any(each.ladder for each in profiles)):
+        raise UsageError("--resume goes on with several runs: give their --repeat; `ladder` has its own")
     of_one_run = {
         "--export-requests writes one plan": options.export_requests,
         "--start-at is of one run": options.start_at,

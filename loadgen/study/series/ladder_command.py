@@ -46,7 +46,6 @@ from loadgen.study.series.series_store import (
     StoreError,
     refuse_flags,
     show_resume_command,
-    split_own_flags,
 )
 from loadgen.study.speed import ladder_rows, speed_rows
 from loadgen.study.speed.ladder_rows import GENERATION, PROMPT, BatchRow, BatchTest, DepthRow, DepthTest
@@ -64,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
 
     --dry-run only prints the command that would start the server.
     """
-    options, own = split_own_flags(parse(argv, ladder_parser()), ("resume",))
+    options = parse(argv, ladder_parser())
     _refuse_flags(options)
     workload = _load_workload(options)
     check(options)
@@ -79,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
     if options.batch_sizes is not None:
         kind = BatchClimb
     with print_one_object(options.json) as results:
-        climb = kind.begin(workload, options, own.get("resume"))
+        climb = kind.begin(workload, options, options.resume)
         resume = show_resume_command("ladder", argv, climb.directory)
         code = climb.finish(lambda ladder: _climb(ladder, options, asked), resume)
         results += [climb.encode_rows()] if climb.rows else []
@@ -94,8 +93,6 @@ def ladder_parser() -> argparse.ArgumentParser:
     parser.epilog = f"Without --profile: {DEFAULT_PROFILE}. The other flags are those of `loadgen bench`."
     formula = f"formula of the speed (default {TOTAL}, Qwen3's; the other is Qwen2's)"
     parser.add_argument("--formula", choices=tuple(FORMULAS), help=formula)
-    again = "go on with a ladder: the same command, and its directory; what failed is measured again"
-    parser.add_argument("--resume", metavar="DIR", help=again)
     depth = parser.add_argument_group("speed at depth, as llama-bench has it (docs/ladder.md)")
     add = depth.add_argument
     tokens = partial(_parse_counts, least=0, most=parsing.MOST_TOKENS, kind=_TOKENS)

@@ -101,14 +101,13 @@ def sweep(
             parse = grid.parse_loads if isinstance(loads, str) else grid.make_load_dimension
             fields.append(parse(name, key, loads))
     variation = Variation(tuple(fields), repeats=given.pop("repeats", 1))
-    resume = given.pop("resume", None)
     asked = keywords.make_options(base_url, given, variation.keys)
 
     def build(keys: Mapping[str, Any]) -> Profile:
         return keywords.make_profile(profile, keys, "sweep()")
 
     request = sweep_command.make_request(asked, variation, build)
-    call = BackgroundRun(lambda interrupts: _make_sweep(request, resume, interrupts))
+    call = BackgroundRun(lambda interrupts: _make_sweep(request, interrupts))
     try:
         return call.wait()
     except KeyboardInterrupt:
@@ -140,9 +139,10 @@ def limit(
         raise LimitInterrupted(call.partial) from None
 
 
-def _make_sweep(request: SweepRequest, resume: str | None, interrupts: Interrupts) -> Sweep:
+def _make_sweep(request: SweepRequest, interrupts: Interrupts) -> Sweep:
     """Run a sweep in the calling thread and load its runs; what ends it early makes it partial."""
-    with _place_runs(request.options, resume) as (options, written):
+    resume = request.options.resume
+    with _place_runs(request.options) as (options, written):
         request = replace(request, options=options)
         store = (
             sweep_command.begin_sweep(request)
@@ -172,7 +172,7 @@ def _make_search(
     options: Options, own: Mapping[str, Any], workload: Profile, interrupts: Interrupts
 ) -> Limit:
     """Search in the calling thread, and load its runs; raises Stopped if a signal came before the first."""
-    with _place_runs(options, own.get("resume")) as (placed, written):
+    with _place_runs(options) as (placed, written):
         found = limit_command.find_limit(
             placed, own, hide_argument_secrets(), lambda line: None, workload, interrupts
         )
@@ -189,9 +189,9 @@ def _load_run(directory: Path, written: bool) -> Run:
 
 
 @contextmanager
-def _place_runs(options: Options, resume: str | None) -> Iterator[tuple[Options, bool]]:
+def _place_runs(options: Options) -> Iterator[tuple[Options, bool]]:
     """Yield options with a directory to write to, and whether it stays: a temporary one is removed."""
-    if options.run_dir is not None or resume is not None:
+    if options.run_dir is not None or options.resume is not None:
         yield options, True
         return
     with tempfile.TemporaryDirectory(prefix="loadgen-", ignore_cleanup_errors=True) as unseen:

@@ -68,7 +68,7 @@ _NEGATIVE = re.compile(r"-\.?\d")  # begins a list of numbers, which is refused 
 
 
 # Flags that are none of `bench`, by their names in the parser.
-_OWN = ("concurrency", "rate", "vary", "link", "serve_param", "point_repeats", "resume", "preview")
+_OWN = ("concurrency", "rate", "vary", "link", "serve_param", "point_repeats", "preview")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -77,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
     --dry-run only prints the points. Raises LoadgenError.
     """
     request, own = read_request(argv)
-    options, store, resume, preview = request.options, None, own.get("resume"), own.get("preview", False)
+    options, store, resume, preview = request.options, None, request.options.resume, own.get("preview", False)
     if resume is not None:
         store = resume_sweep(request, None if resume == _LATEST else Path(resume))
     refuse_without_result(options.json, {"--dry-run": preview})

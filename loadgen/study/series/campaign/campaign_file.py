@@ -182,7 +182,7 @@ _NOT_HERE = {
     "fingerprint": _OF_ALL,
     "api_key_env": f"{_OF_THE_VERB}: a file cannot hold keys",
     "api_key_file": f"{_OF_THE_VERB}: a file cannot hold keys",
-    **dict.fromkeys(("dry_run", "quiet", "run_dir"), _OF_THE_VERB),
+    **dict.fromkeys(("dry_run", "quiet", "run_dir", "resume"), _OF_THE_VERB),
     "every_input_len": _OF_A_PROFILE,
     "every_output_len": _OF_A_PROFILE,
     **dict.fromkeys(("print_request", "export_requests", "live_totals", "selftest"), _ELSEWHERE),

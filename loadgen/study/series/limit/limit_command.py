@@ -40,7 +40,7 @@ from loadgen.verdict.verdict import Level
 
 _MOST_RUNS = 1000
 _LEAST_S, _LEAST_SHARE = 0.001, 0.001
-OWN_KEYS = (*LimitTable.model_fields, "resume")  # of a search, not of each run
+OWN_KEYS = tuple(LimitTable.model_fields)  # of a search, not of each run
 _LOAD_FLAGS = ("--start", "--from", "--to")  # of the first load, the lowest and the highest
 
 
@@ -91,7 +91,7 @@ def find_limit(
 ) -> LimitSearch:
     """Search for the limit to its end, in a new directory or the resumed one, and return the search.
 
-    `given` are fields of the request, and `resume`. Without a `workload` it is the one that the options name,
+    `given` are fields of the request. Without a `workload` it is the one that the options name,
     and messages name flags. The prefix cache is emptied before each run, and saturated ones end early; `say`
     gets lines. Raises UsageError or MeasureError.
     """
@@ -103,7 +103,7 @@ def find_limit(
         workload = series_store.load_workload(options, options.overrides)
         objectives.check_workload(workload)
     fields = {**given, "slo": given.get("slo") or workload.slo}
-    goals, resume = objectives.parse_objectives(fields["slo"]), fields.pop("resume", None)
+    goals, resume = objectives.parse_objectives(fields["slo"]), options.resume
     if not goals:
         raise UsageError("--slo is missing: give what must hold, as --slo 'ttft p90 < 500ms'")
     bench.check(options)
@@ -197,7 +197,6 @@ def limit_parser() -> argparse.ArgumentParser:
         help="first load (default: from requests sent one at a time)")
     add("--from", dest="lowest", type=load, metavar="LOAD", help="lowest load that is tried")
     add("--to", dest="highest", type=load, metavar="LOAD", help="highest load that is tried")
-    add("--resume", metavar="DIR", help="go on with a search: the same flags, and its directory")
     # fmt: on
     return parser
 
