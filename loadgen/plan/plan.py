@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from types import ModuleType
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -205,15 +206,12 @@ class Plan(msgspec.Struct, frozen=True):
         return hashed.hexdigest()
 
 
-class SourceModule(Protocol):
-    """A module that makes a source's requests; one that makes prompts may have `choose_form` too."""
+def import_source(profile: Profile) -> ModuleType:
+    """Import the module whose `requests` makes a profile's requests; a run imports no other.
 
-    def requests(self, inputs: PlanInputs) -> SourcedRequests:
-        """Make the requests of a profile; raises UsageError if profile, file and server do not fit."""
-
-
-def import_source(profile: Profile) -> SourceModule:
-    """Import the module that makes a profile's requests; a run imports no other."""
+    Its `requests` takes PlanInputs and returns SourcedRequests, or raises UsageError if profile, file and
+    server do not fit. A module that makes prompts may have `choose_form` too.
+    """
     kind = find_source(profile)
     if kind == "trace":
         from loadgen.features.traces import trace_replay
@@ -369,7 +367,7 @@ def _make_schedule(inputs: PlanInputs) -> tuple[SourcedRequests, Int64 | None, l
     if find_source(profile) == RANDOM:
         offsets_ns, count, notes = _find_offsets(profile, inputs.stream, profile.most_prompts)
         return import_source(profile).requests(replace(inputs, most=count)), offsets_ns, notes
-    sourced = import_source(profile).requests(inputs)
+    sourced: SourcedRequests = import_source(profile).requests(inputs)
     if sourced.offsets_ns is None:
         most = len(sourced.requests.input_lens if sourced.turns is None else sourced.turns)
         offsets_ns, _, notes = _find_offsets(profile, inputs.stream, most)
