@@ -19,11 +19,12 @@ FLAG = "--trace"
 RECORDED, CLOSED = "recorded", "closed"
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 BURSTGPT = ("Timestamp", "Request tokens", "Response tokens")
-HASHED = frozenset({"timestamp", "input_length", "output_length"})
+_HASHED = ("timestamp", "input_length", "output_length")
+MOONCAKE = "mooncake"  # or another format of the same keys
 TRACELAB_COLUMNS = (
     "id", "round_idx", "prefix_len", "input_len", "output_len", "arrival_time", "tool_wait_after_ms",
 )  # fmt: skip
-# The keys, or columns, of a first row, by which a format is known; those of sessions decide first.
+# The keys, or columns, of a first row, by which a format is known, the first that fits.
 _OWN_KEYS = (
     ("otel", {"resourceSpans"}),
     ("otel", {"spans"}),
@@ -32,10 +33,15 @@ _OWN_KEYS = (
     ("tracelab", {"round_index", "newly_append_tokens"}),
     ("tracelab", {*TRACELAB_COLUMNS}),
     ("workload", {"workload", "block_size"}),
+    ("burstgpt", {*BURSTGPT}),
+    ("azure-2023", {*AZURE}),
+    ("bailian", {*_HASHED, "chat_id"}),
+    ("bailian", {*_HASHED, "parent_chat_id"}),
+    (MOONCAKE, {*_HASHED}),
 )
-OF_SESSIONS = frozenset(name for name, _ in _OWN_KEYS)
+_SENT_CLOSED = ("otel", "weka", "tracelab")  # their sessions are sent as such, unless --trace-replay is given
+OF_SESSIONS = (*_SENT_CLOSED, "workload")
 _OF_TIMES = ({"timestamp", "input_length"}, {AZURE[1]}, {BURSTGPT[1]})  # formats without sessions
-_SENT_CLOSED = OF_SESSIONS - {"workload"}  # their sessions are sent as such, unless --trace-replay is given
 _SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 _CLIENT_FILE = re.compile(r"(.*chunk-(\d+))-trace\.csv")
 _KEY = re.compile(rb'"([A-Za-z_]+)"\s*:')
@@ -96,31 +102,31 @@ def _read_keys(file: OpenedFile) -> tuple[set[str], bool]:
     """
     row, head = read_first_row(file)
     if not row.startswith((b"{", b"[")):
-        return {name.strip() for name in row.decode("utf-8", "replace").split(",")}, False
+        return {name.strip(' "') for name in row.decode("utf-8", "replace").split(",")}, False
     try:
         return set(msgspec.json.decode(row, type=dict[str, msgspec.Raw])), False
     except NOT_JSON:
         return {key.decode() for key in _KEY.findall(head)}, True
 
 
-def _name_sessions(keys: Collection[str]) -> str:
+def _name_format(keys: Collection[str]) -> str:
     return next((name for name, own in _OWN_KEYS if own <= set(keys)), "")
 
 
-def find_sessions(file: OpenedFile) -> str:
-    """Return the format of sessions that a file's first row shows by its keys or columns; "" if none.
+def find_format(file: OpenedFile) -> str:
+    """Return the format that a file's first row shows by its keys or columns; "" if none.
 
     JSON over many lines is otel's if it names spans in its first 4 KiB, else weka's.
     """
     keys, is_text = _read_keys(file)
     if is_text and "span_id" in keys:
         return "otel"
-    return _name_sessions(keys) or ("weka" if is_text else "")
+    return _name_format(keys) or ("weka" if is_text else "")
 
 
 def has_trace_keys(keys: Collection[str]) -> bool:
     """Whether a row with these keys, or columns, is of a trace."""
-    return bool(_name_sessions(keys)) or any(own <= set(keys) for own in _OF_TIMES)
+    return bool(_name_format(keys)) or any(own <= set(keys) for own in _OF_TIMES)
 
 
 def is_trace(path: str) -> bool:
@@ -142,7 +148,7 @@ def choose_replay(keys: Mapping[str, Any]) -> str:
     if keys.get("self_timed") is False:
         return RECORDED
     try:
-        name = name or find_sessions(open_first(keys["trace"]))
+        name = name or find_format(open_first(keys["trace"]))
     except UsageError:  # raised again where the file is read
         return RECORDED
     return CLOSED if name in _SENT_CLOSED else RECORDED

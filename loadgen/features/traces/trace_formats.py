@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,9 +23,9 @@ from loadgen.plan.trace_heads import (
     AZURE,
     BURSTGPT,
     FLAG,
-    HASHED,
+    MOONCAKE,
     OF_SESSIONS,
-    find_sessions,
+    find_format,
     list_client_files,
     list_files,
     open_first,
@@ -60,44 +61,33 @@ def open_trace(name: str, path: str) -> tuple[str, Lines | None]:
     if name == _SEVERAL_FILES or (not name and list_client_files(path)):
         return _SEVERAL_FILES, None
     first = open_first(path)
-    name = name or find_sessions(first)
-    is_lines = first.path == path and name not in OF_SESSIONS
+    found = name or find_format(first)
+    is_lines = first.path == path and found not in OF_SESSIONS
     lines = Lines(first) if is_lines else open_rows(path, FLAG, first)
-    return name or _recognise_lines(lines), lines
+    return name or _check_format(found, lines), lines
 
 
-def _recognise_lines(lines: Lines) -> str:
-    """Recognize the format of a file that is not of sessions; raises UsageError if it is ambiguous.
+def _check_format(found: str, lines: Lines) -> str:
+    """Return the format of a file whose keys show `found`; raises UsageError for none, or several.
 
-    Known by a key of its own is bailian (`chat_id`), by columns are burstgpt and Azure (that of 2024 has a
-    time zone). Mooncake is known where each of the first 1,000 rows has a hash for 512 tokens, and times that
-    are whole numbers make less than 50 requests a second if they are milliseconds.
+    Azure's of 2024 has a time zone. Mooncake is known where each of the first 1,000 rows has a hash for 512
+    tokens, and times that are whole numbers make less than 50 requests a second if they are milliseconds.
     """
-    row = lines[0].strip()
-    if row.startswith((b"{", b"[")):
-        return _find_by_keys(lines, row)
-    names = set(trace_rows.read_header(lines))
-    if set(BURSTGPT) <= names:
-        return "burstgpt"
-    if set(AZURE) <= names:
-        time = lines[1].split(b",")[0].strip() if len(lines) > 1 else b""
-        has_zone = time.endswith(b"Z") or b"+" in time or time.count(b"-") > 2
-        return "azure-2024" if has_zone else "azure-2023"
-    raise lines.file.refusal(f"its columns are those of no trace: {_explain_formats()}")
-
-
-def _explain_formats() -> str:
-    return f"{_GIVE} {' | '.join(FORMATS)}; of a service's log `loadgen data learn` makes a trace"
-
-
-def _find_by_keys(lines: Lines, row: bytes) -> str:
-    """Return the format of rows with hashes by their keys and lengths; raises UsageError if ambiguous."""
-    keys = set(msgspec.json.decode(row, type=dict[str, msgspec.Raw]))
-    if keys >= HASHED and keys & {"chat_id", "parent_chat_id"}:
-        return "bailian"
-    if not keys >= HASHED:
-        known = ", ".join(sorted(keys)[:8])
-        raise lines.refusal(0, f"its keys ({known}) are those of no trace: {_explain_formats()}")
+    if not found:
+        row = lines[0].strip()
+        is_json = row.startswith((b"{", b"["))
+        keys = msgspec.json.decode(row, type=dict[str, Any]) if is_json else trace_rows.read_header(lines)
+        listed, how = ", ".join(sorted(keys)[:8]), f"{_GIVE} {' | '.join(FORMATS)}"
+        raise lines.refusal(
+            0,
+            f"its keys ({listed}) are those of no trace: {how}; of a service's log `loadgen data learn` "
+            "makes a trace",
+        )
+    if found == "azure-2023" and len(lines) > 1:
+        time = lines[1].split(b",")[0].strip()
+        return "azure-2024" if time.endswith(b"Z") or b"+" in time or time.count(b"-") > 2 else found
+    if found != MOONCAKE:
+        return found
     rows = list(islice(lines.decode_rows(trace_rows.HashedRow), _SAMPLE))
     input_lens = np.array([row.input_length for row in rows], np.int64)
     counts = np.array([len(row.hash_ids or ()) for row in rows], np.int64)
@@ -105,7 +95,7 @@ def _find_by_keys(lines: Lines, row: bytes) -> str:
     is_slow = len(rows) <= (times[-1] - times[0]) / 1000 * _MOST_RATE_PER_S
     is_covered = trace_rows.is_covered(input_lens, counts, _MOONCAKE_BLOCK)
     if (times == np.rint(times)).all() and is_covered and is_slow:
-        return "mooncake"
+        return MOONCAKE
     block = trace_rows.find_block(input_lens, counts, trace_rows.ANY_BLOCKS)
     if block not in (0, *trace_rows.FORMATS_OF):
         how = trace_rows.explain_block(block, lines.path)
