@@ -40,7 +40,6 @@ _OWN_KEYS = (
     (MOONCAKE, {*_HASHED}),
 )
 _SENT_CLOSED = ("otel", "weka", "tracelab")  # their sessions are sent as such, unless --trace-replay is given
-OF_SESSIONS = (*_SENT_CLOSED, "workload")
 _OF_TIMES = ({"timestamp", "input_length"}, {AZURE[1]}, {BURSTGPT[1]})  # formats without sessions
 _SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 _CLIENT_FILE = re.compile(r"(.*chunk-(\d+))-trace\.csv")

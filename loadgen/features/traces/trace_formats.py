@@ -24,7 +24,6 @@ from loadgen.plan.trace_heads import (
     BURSTGPT,
     FLAG,
     MOONCAKE,
-    OF_SESSIONS,
     find_format,
     list_client_files,
     list_files,
@@ -61,10 +60,8 @@ def open_trace(name: str, path: str) -> tuple[str, Lines | None]:
     if name == _SEVERAL_FILES or (not name and list_client_files(path)):
         return _SEVERAL_FILES, None
     first = open_first(path)
-    found = name or find_format(first)
-    is_lines = first.path == path and found not in OF_SESSIONS
-    lines = Lines(first) if is_lines else open_rows(path, FLAG, first)
-    return name or _check_format(found, lines), lines
+    lines = open_rows(path, FLAG, first)
+    return name or _check_format(find_format(first), lines), lines
 
 
 def _check_format(found: str, lines: Lines) -> str:

@@ -20,6 +20,7 @@ from builders.traces import (
     TRACELAB,
     WEKA_AGENTS,
     jsonl,
+    offsets_ms,
     planned,
     prompts,
     text,
@@ -169,6 +170,12 @@ def test_a_directory_is_the_trace_of_its_files(tmp_path: Path, path: Path, name:
     assert open_trace("", str(at))[0] == name
     made, whole = (open_load(each) for each in (at, path))
     assert made == whole
+
+
+def test_hashed_rows_may_be_a_list_over_many_lines(tmp_path: Path) -> None:
+    made = [planned(jsonl(tmp_path, BAILIAN)), planned(text(tmp_path, json.dumps(BAILIAN, indent=2)))]
+    assert prompts(made[0]) == prompts(made[1])
+    assert offsets_ms(made[0]) == offsets_ms(made[1]) == [0, 500]
 
 
 def test_spans_of_several_forms_may_be_in_one_directory(tmp_path: Path) -> None:
