@@ -29,16 +29,6 @@ TABLES = read_tables("environment")
 
 POLICY = "/sys/devices/system/cpu/cpu0/cpufreq"
 THERMAL = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count"
-NO_SECRETS = [
-    "--max-tokens=128",
-    "--server-args=--max-num-batched-tokens 8192 --long-prefill-token-threshold 4 --tokenizer /m",
-    "--server-args=--ssl-keyfile /k.pem --skip-tokenizer-init --kv-cache-dtype fp8",
-    "--speculative-token-map=/m/map.pt",
-    "ttft:100",
-    "http://localhost:8000",
-    "/models/sk-learn/Qwen3-8B",
-    "{'api_key': None, 'port': 8000, 'max_model_len': 4096}",
-]
 
 
 @loop_over(("typed", "shown"), TABLES["commands"])

@@ -25,11 +25,6 @@ from loadgen.settings.load_schedule import RampEnds, parse_schedule
 MS = 1_000_000
 
 
-def every_kind(rate_per_s: float) -> list[Arrival]:
-    """Constant, Poisson, in bursts, and more even."""
-    return [Arrival(rate_per_s, burstiness) for burstiness in (math.inf, 1.0, 0.25, 4.0)]
-
-
 @loop_over(
     ("rate", "burstiness", "flag"),
     [

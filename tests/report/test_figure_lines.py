@@ -20,7 +20,6 @@ from loadgen.report.run_lines import describe_token_counts, name_tokenizer
 from loadgen.report.run_writer import encode_run
 from loadgen.transport.failure import Failure, FailureKind
 
-_E2EL = "E2EL 150.00 ms"
 _TTFT = "TTFT 50.00 ms (≤ 50.00 at 99 %)"
 _TPOT = "TPOT 10.00 ms (≤ 10.00 at 99 %)"
 _NO_TTFT, _NO_TPOT, _ITL = "TTFT 50.00 ms", "TPOT 10.00 ms", "ITL 10.00 ms"
@@ -124,7 +123,6 @@ def test_a_result_has_the_objectives_without_infinity() -> None:
 
 
 MS = 1_000_000
-SELECTED = ("ttft", "tpot", "itl")
 
 
 def measured(requests: int, tokens: int = 5, single: int = 0, ask: Any = (99.0,), **known: Any) -> Metrics:

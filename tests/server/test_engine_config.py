@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from builders.loops import loop_over, loop_over_named
+from builders.loops import loop_over, read_tables
 from loadgen.base.text import wrap_text
 from loadgen.server.checkpoint import Checkpoint
 from loadgen.server.engine_config import (
@@ -22,7 +22,10 @@ from loadgen.server.engine_config import (
     render_config,
 )
 
+TABLES = read_tables("engine_config")
+
 LOGS = Path(__file__).parents[1] / "data" / "server_logs_as_run"
+EXPECTED = Path(__file__).parent / "expected"
 
 
 def log(name: str) -> str:
@@ -43,8 +46,7 @@ UNREAD = ("flags", "remarks")
 
 def expected(name: str) -> dict[str, Any]:
     """What a log says, from its file of expected values."""
-    path = Path(__file__).parent / "expected" / LOGS.name / f"{name}.json"
-    return dict(json.loads(path.read_text("utf-8")))
+    return dict(json.loads((EXPECTED / LOGS.name / f"{name}.json").read_text("utf-8")))
 
 
 @loop_over("name", sorted(path.stem for path in LOGS.glob("*.log")))
@@ -52,47 +54,7 @@ def test_a_log_is_read_in_its_own_words(name: str) -> None:
     assert said(parse_log(log(name))) == expected(name)
 
 
-@loop_over(
-    ("line", "field", "value"),
-    [
-        (
-            "INFO [x.py:1] Using MacheteLinearKernel for GPTQMarlinLinearMethod",
-            "kernel",
-            "MacheteLinearKernel",
-        ),
-        ("INFO [x.py:1] Using gptq_marlin kernel.", "kernel", "gptq_marlin"),
-        ("INFO [x.py:1] Using flashinfer-cutlass for NVFP4 GEMM", "kernel", "flashinfer-cutlass"),
-        (
-            "[x.py:1] Selected CutlassFP8ScaledMMLinearKernel for Fp8LinearMethod\n"
-            "[x.py:1] Using MarlinLinearKernel for CompressedTensorsWNA16\n"
-            "[x.py:1] Using MarlinLinearKernel for CompressedTensorsWNA16",
-            "kernel",
-            "CutlassFP8ScaledMMLinearKernel + MarlinLinearKernel",
-        ),
-        ("INFO [x.py:1] Using the fused XPU kernel for top-p & top-k sampling.", "kernel", ""),
-        ("Using DEEPGEMM Fp8 MoE backend out of potential backends: ['TRITON'].", "moe_kernel", "DEEPGEMM"),
-        (
-            "Using CompressedTensorsWNA16MarlinMoEMethod",
-            "moe_kernel",
-            "CompressedTensorsWNA16MarlinMoEMethod",
-        ),
-        ("[cuda.py:1] Using AttentionBackendEnum.FLASHINFER backend.", "attention_backend", "FLASHINFER"),
-        ("[cuda.py:1] Using Triton backend on V1 engine.", "attention_backend", "TRITON"),
-        ("[base.py:1] Using Transformers modeling backend.", "attention_backend", ""),
-        ("[cuda.py:1] Using backend FLASH_ATTN for vit attention", "attention_backend", ""),
-        ("[x.py:1] Overriding cudagraph_mode from FULL to PIECEWISE.", "cuda_graphs", "PIECEWISE"),
-        ("[x.py:1] Skipping CUDA graph capture. To turn on", "cuda_graphs", "off"),
-        ("Load weight end. type=X, avail mem=1.00 GB, mem usage=-0.00 GB.", "weights_bytes", None),
-        ("KV Cache is allocated. dtype: torch.uint8, #tokens: 9, KV size: 0.50 GB", "kv_bytes", gib(0.5)),
-        (
-            "Post-capture KV sizing: KV cache allocated. dtype: torch.uint8, #tokens: 9, KV size: 0.50 GB",
-            "kv_capacity_tokens",
-            9,
-        ),
-        ("the rest of the memory reserved for KV Cache is 61.84GiB.", "kv_bytes", gib(61.84)),
-        ("# cuda blocks: 0, # CPU blocks: 1\nfor 8 tokens per request: 0.00x", "kv_capacity_tokens", None),
-    ],
-)
+@loop_over(("line", "field", "value"), TABLES["wordings"])
 def test_a_wording_is_read(line: str, field: str, value: object) -> None:
     assert getattr(parse_log(line), field) == value
 
@@ -198,75 +160,24 @@ def declared(quantization: str, dtype: str = "", positions: int | None = None) -
     )
 
 
-@loop_over_named(
-    ("name", "checkpoint", "lines"),
-    {
-        "as declared": (
-            "vllm-0.10-gptq-tp2",
-            declared("GPTQ-Int4", "float16", 40960),
-            [
-                "runs: GPTQ-Int4 by MarlinLinearKernel, attention FLASH_ATTN, KV auto, CUDA",
-                "  graphs on (7 sizes up to 512), prefix caching on, chunked prefill on,",
-                "  speculative ngram, 4 tokens, 2 GPUs in parallel",
-                "model: 2.9 GiB of weights on each GPU, KV cache for 225,328 tokens (15.5 GiB),",
-                "  context 40,960",
-            ],
-        ),
-        "by a fallback": (
-            "vllm-0.15-nvfp4-fallback",
-            declared("NVFP4", "bfloat16", 40960),
-            [
-                "runs: NVFP4 by MarlinNvFp4LinearKernel, attention FLASHINFER, MoE by MARLIN, KV",
-                "  fp8, CUDA graphs FULL_AND_PIECEWISE (7 sizes up to 32), prefix caching on,",
-                "  chunked prefill on",
-                "model: 16.9 GiB of weights, KV cache for 1,337,104 tokens (61.2 GiB), context",
-                "  262,144",
-                "differs: the engine's context of 262,144 is beyond the checkpoint's 40,960",
-                "  positions",
-                "engine log: Your GPU does not have native support for FP4 computation but FP4",
-                "  quantization is being used. Weight-only FP4 compression will be used",
-                "  leveraging the Marlin kernel. This may degrade performance for compute-heavy",
-                "  workloads.",
-                "engine log: Using default MoE config. Performance might be sub-optimal! Config",
-                "  file not found at /models/configs/E=128,N=768,device_name=NVIDIA_H20.json",
-            ],
-        ),
-        "otherwise": (
-            "vllm-0.32-cpu",
-            declared("FP8", "float16"),
-            [
-                "runs: BF16, KV auto, CUDA graphs off, prefix caching on, chunked prefill on",
-                "model: 5.7 GiB of weights on disk, KV cache for 2,097,152 tokens (1.0 GiB),",
-                "  context 4,096",
-                "differs: the checkpoint is FP8, the engine runs it without quantization",
-                "differs: the checkpoint is in float16, the engine computes in bfloat16",
-            ],
-        ),
-        "quantized at loading": (
-            "sglang-0.4-fp8-tp2",
-            declared("BF16", "bfloat16"),
-            [
-                "runs: fp8, attention fa3, KV float8_e5m2, CUDA graphs on (9 sizes up to 160),",
-                "  prefix caching off, chunked prefill 8192, 2 GPUs in parallel",
-                "model: 16.3 GiB of weights on each GPU, KV cache for 1,694,212 tokens (103.4",
-                "  GiB), context 40,960",
-                "differs: the checkpoint is BF16, the engine runs it as fp8",
-            ],
-        ),
-        "nothing": ("transformers-5.19-cpu", None, []),
-        "the checkpoint alone": (
-            "transformers-5.19-cpu",
-            declared("BF16"),
-            ["model: 5.7 GiB of weights on disk"],
-        ),
-    },
+@loop_over(
+    ("name", "checkpoint"),
+    [
+        ("vllm-0.10-gptq-tp2", declared("GPTQ-Int4", "float16", 40960)),
+        ("vllm-0.15-nvfp4-fallback", declared("NVFP4", "bfloat16", 40960)),
+        ("vllm-0.32-cpu", declared("FP8", "float16")),
+        ("sglang-0.4-fp8-tp2", declared("BF16", "bfloat16")),
+    ],
 )
-def test_the_report_says_what_runs_and_what_differs(
-    name: str, checkpoint: Checkpoint | None, lines: list[str]
-) -> None:
-    assert [
-        part for line in render_config(parse_log(log(name)), checkpoint) for part in wrap_text(line)
-    ] == lines
+def test_the_report_says_what_runs_and_what_differs(name: str, checkpoint: Checkpoint) -> None:
+    lines = [part for line in render_config(parse_log(log(name)), checkpoint) for part in wrap_text(line)]
+    assert lines == (EXPECTED / "as_run" / f"{name}.txt").read_text("utf-8").splitlines()
+
+
+def test_what_no_log_says_is_of_the_checkpoint_or_not_there() -> None:
+    nothing = parse_log(log("transformers-5.19-cpu"))
+    assert render_config(nothing, None) == []
+    assert render_config(nothing, declared("BF16")) == ["model: 5.7 GiB of weights on disk"]
 
 
 @loop_over(

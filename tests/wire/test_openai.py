@@ -54,34 +54,13 @@ def test_the_chat_api_takes_no_token_ids() -> None:
         Chat().make_request("m", [1, 2], 9)
 
 
-@loop_over(
-    ("choice", "carries"),
-    [
-        ({"delta": {"content": "a"}}, TOKEN),
-        ({"delta": {"role": "assistant", "content": "a"}}, TOKEN),
-        ({"delta": {"reasoning": "a"}}, TOKEN),
-        ({"delta": {"reasoning_content": "a", "content": None}}, TOKEN),
-        ({"delta": {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": ""}}]}}, TOKEN),
-        ({"delta": {"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]}}, TOKEN),
-        ({"delta": {"tool_calls": [{"index": 0, "function": {"arguments": ""}}]}}, NOTHING),
-        ({"delta": {"role": "assistant", "content": ""}}, NOTHING),
-        ({"delta": {"role": "assistant"}}, NOTHING),
-        ({"delta": {"reasoning_content": None, "role": "assistant", "content": ""}}, NOTHING),
-        ({"delta": {"refusal": "no"}}, TOKEN),
-        ({"delta": {}}, NOTHING),
-        ({"delta": None}, NOTHING),
-        ({"delta": {"content": ""}}, MAYBE),
-        ({"delta": {"content": ""}, "finish_reason": "length"}, ENDING),
-        ({"delta": {"content": "a"}, "finish_reason": "length"}, TOKEN),
-        ({"delta": {}, "finish_reason": "length"}, CLOSING),
-        ({"delta": {"reasoning_content": None}, "finish_reason": "length"}, CLOSING),
-        ({"finish_reason": "stop"}, CLOSING),
-        ({"message": {"role": "assistant", "content": "a"}, "finish_reason": "length"}, TOKEN),
-    ],
-)
-def test_what_a_chat_message_carries(choice: dict[str, Any], carries: int) -> None:
+CARRIED = {"token": TOKEN, "nothing": NOTHING, "maybe": MAYBE, "ending": ENDING, "closing": CLOSING}
+
+
+@loop_over(("choice", "carries"), TABLES["chat"])
+def test_what_a_chat_message_carries(choice: dict[str, Any], carries: str) -> None:
     (message,) = Chat().read_messages(msgspec.json.encode({"choices": [choice]}))
-    assert [choice.classify() for choice in message.choices or ()] == [carries]
+    assert [choice.classify() for choice in message.choices or ()] == [CARRIED[carries]]
 
 
 @loop_over(("message", "fault"), TABLES["errors"])

@@ -23,7 +23,6 @@ def sent(name: str) -> list[dict[str, Any]]:
 
 TEXT = ".decimalserteneric.skipTestETHODON"
 SENT = sent("sglang-0.5.23/generate_stream")
-IDS_ALONE = sent("sglang-0.5.23-skip-tokenizer/generate_stream")
 WORDS = "HTdbzeRe.partial_of Only dictionaryLIN.warn(kancy"
 DONE = b"data: [DONE]\n\n"
 HEAD = (

@@ -222,8 +222,6 @@ def test_a_turn_names_the_answer_before_it_and_sends_what_is_new() -> None:
 
 
 USER = {"role": "user", "content": "hi"}
-PART = {"type": "output_text", "text": "a", "annotations": []}
-SPOKEN = {"type": "message", "role": "assistant", "content": [PART]}
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 CALLED = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "sun"}
