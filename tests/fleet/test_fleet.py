@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import pytest
 
 from loadgen.base.errors import MeasureError
@@ -15,7 +14,7 @@ from loadgen.fleet.ray_cluster import Node
 from loadgen.fleet.shard_actor import ShardOrder, ShardStatus
 from loadgen.plan.request_sources import Seed
 from loadgen.run.command.progress import Totals
-from loadgen.settings.shard_settings import WHOLE, Share
+from loadgen.settings.shard_settings import WHOLE
 
 S_NS = 1_000_000_000
 READY = ShardStatus(ready=True)
@@ -93,14 +92,6 @@ def watched(fleet: Fleet) -> int:
 
 def sending(beats: int) -> ShardStatus:
     return ShardStatus(ready=True, beats=beats, totals=Totals(sent=beats))
-
-
-def test_each_shard_is_begun_with_its_own_part(clock: FakeClock) -> None:
-    calls = ScriptedCalls(clock, [[READY], [ShardStatus(), ShardStatus(), READY]])
-    Fleet(calls).begin(ORDER)
-    packed = [arguments[0] for _, method, arguments in calls.arguments if method == "begin"]
-    orders = [msgspec.msgpack.decode(each, type=ShardOrder) for each in packed]
-    assert [order.share for order in orders] == [Share(0, 2), Share(1, 2)]
 
 
 @pytest.mark.parametrize(

@@ -130,12 +130,6 @@ def test_an_engine_that_is_known_is_sent_no_request_more(owner: str) -> None:
     assert api.posted == 4
 
 
-def test_a_known_engine_that_refuses_the_warm_up_is_adapted_to() -> None:
-    api = HostedApi({"ignore_eos": NO_EOS}, owner="vllm")
-    assert bench(api, *CHAT, "--num-warmups", "2") == 0
-    assert stored()[0]["ignore_eos_refused"]
-
-
 @loop_over(
     ("refused", "words", "reported"),
     [
@@ -219,11 +213,6 @@ def test_a_chat_only_api_names_the_backend(warmups: str, capsys: pytest.CaptureF
     assert "pass --backend openai-chat if it has only chat" in capsys.readouterr().err
 
 
-def test_an_unknown_server_without_metrics_is_not_reported_to_lack_them() -> None:
-    assert bench(HostedApi(), *CHAT) == 0
-    assert "/metrics" not in stored()[1]
-
-
 def test_a_known_engine_that_refuses_the_run_itself_names_the_flag() -> None:
     api = HostedApi({"ignore_eos": NO_EOS}, owner="vllm")
     assert bench(api, *CHAT) == 1
@@ -284,16 +273,6 @@ def test_no_row_of_a_file_is_sent_before_the_run(file: str) -> None:
     assert [messages for messages in before if messages in rows] == []
 
 
-def test_prompts_of_a_file_are_sent_without_a_trial_to_a_known_engine() -> None:
-    api = HostedApi(owner="vllm")
-    assert bench(api, *OF_FILE, str(EXAMPLES / "prompts.jsonl")) == 0
-    assert api.posted == 6
-    hosted = HostedApi({"ignore_eos": NO_EOS})
-    assert bench(hosted, *OF_FILE, str(EXAMPLES / "prompts.jsonl"), "--ignore-eos", "--min-tokens", "4") == 0
-    assert hosted.posted == 2 + 6
-    assert {body["min_tokens"] for body in hosted.served} == {4}
-
-
 RECORDED = Path(__file__).parents[1] / "data" / "llama_server"
 OK = "200 OK"
 
@@ -338,9 +317,3 @@ def test_it_takes_ids_where_it_counts_as_many(status: str, body: dict[str, Any],
     served, paths = answered(status, body)
     assert served.engine.takes_ids is takes
     assert paths.count("POST /v1/completions") == 1
-
-
-def test_a_server_that_does_not_describe_itself_is_not_asked() -> None:
-    served, paths = answered("400 Bad Request", {}, props=False)
-    assert (served.engine.takes_ids, served.slots) == (True, 0)
-    assert not any(path.startswith("POST") for path in paths)

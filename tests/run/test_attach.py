@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +18,7 @@ from builders.required import require
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, stream, whole
 from loadgen.base.errors import LoadgenError, UsageError
 from loadgen.plan import profile
+from loadgen.plan.profile import Profile
 from loadgen.run import embedded_engine
 from loadgen.run.attach import attach, collect_settings
 from loadgen.run.command.options import parse
@@ -47,16 +49,6 @@ def attached(stack: ExitStack, *words: str) -> Session:
 
 def at(server: ScriptedServer, stack: ExitStack, *words: str) -> Session:
     return attached(stack, "--base-url", server.base_url, *words)
-
-
-def test_a_server_at_hand_is_known_by_what_it_says(server: ScriptedServer, stack: ExitStack) -> None:
-    session = at(server, stack)
-    assert (session.served.engine.name, session.served.model, session.context_limit) == ("vLLM", "m", 4096)
-    assert session.root.port == server.port
-    assert session.local is not None
-    assert (session.local.launched, session.local.log) == (None, None)
-    assert not [asked for asked in server.asked if asked.head.startswith("POST")]
-    session.check_alive(failed=True)  # nobody knows: it was not started here
 
 
 def test_the_processes_of_a_server_on_this_machine_are_known(
@@ -137,23 +129,6 @@ def test_the_models_files_are_read_where_they_are_on_this_machine(
     assert session.subject.model_root == session.served.model_root == directory
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", "{"])
-def test_files_that_cannot_be_read_are_no_trouble_of_the_run(
-    content: str | None, tmp_path: Path, stack: ExitStack
-) -> None:
-    if content is not None:
-        (tmp_path / "config.json").write_text(content, "utf-8")
-
-    def script(asked: Asked) -> Answer:
-        known = api(lambda _: stream())
-        return card(root=str(tmp_path)) if " /v1/models " in asked.head else known(asked)
-
-    with ScriptedServer(script) as server:
-        session = at(server, stack)
-    assert session.checkpoint is None
-    assert session.context_limit == 0
-
-
 @loop_over(
     ("tables", "flags", "expected"),
     [
@@ -214,3 +189,37 @@ def test_an_estimate_takes_the_embedded_engines_own_step_times() -> None:
     assert steps.prefill_ms(64) == timing.step_ns(Work(0, 64, 0, 64 * 32), Age(0, 0)) / 1e6
     assert steps.tpot_ms(4.0, 100.0) == timing.step_ns(Work(4, 0, 400, 0), Age(0, 0)) / 1e6
     assert embedded_engine.find_preset_steps(parse(["--preset", "nonesuch"])) is None
+
+
+SMALL = {"input_len": 1000, "output_len": 100}
+
+
+def asked(line: str, *workloads: dict[str, Any]) -> tuple[int | None, int | None]:
+    """Requests at once, and tokens of each."""
+    profiles: list[Profile] = [profile.build(keys) for keys in workloads]
+    found = collect_settings(parse(shlex.split(f"--launch {line}")), profiles)
+    return found.max_running, found.context_len
+
+
+@loop_over(
+    ("workloads", "expected"),
+    [
+        ([{**SMALL, "max_concurrency": 8}], (8, 1536)),  # and a chat template's, in whole 256
+        ([{**SMALL, "max_concurrency": 8, "range_ratio": "0.5"}], (8, 2048)),
+        ([{**SMALL, "max_concurrency": 8, "prefix_len": 500}], (8, 2048)),
+        (
+            [{**SMALL, "max_concurrency": 8}, {"input_len": 4000, "output_len": 8, "max_concurrency": 2}],
+            (8, 4352),
+        ),
+        ([{**SMALL, "max_concurrency": 1000}], (256, 1536)),  # it has no more
+        ([{**SMALL, "max_concurrency": 8}, SMALL], (None, None)),  # one of them has no limit
+        ([{**SMALL, "max_concurrency": 1}], (1, None)),  # a single one has all of the engine's own
+        ([{**SMALL, "max_concurrency": 8, "input_dist": "uniform:min=1,max=9"}], (8, None)),
+        ([{**SMALL, "max_concurrency": 8, "dataset_path": "rows.jsonl"}], (8, None)),
+        ([{"output_len": 8, "ladder": [16, 4000], "max_concurrency": 2}], (2, 4352)),
+    ],
+)
+def test_llamacpp_gets_slots_and_room_for_what_is_sent(
+    workloads: list[dict[str, Any]], expected: tuple[int | None, int | None]
+) -> None:
+    assert asked("llamacpp --model m.gguf", *workloads) == expected

@@ -18,7 +18,6 @@ from loadgen.plan.profile import Profile
 from loadgen.run import attach
 from loadgen.run.command import options
 from loadgen.run.command.options import parse
-from loadgen.settings import request_settings
 
 COPIED = (
     "--model X --dataset-name random --random-input-len 2048 --random-output-len 128 --num-prompts 100 "
@@ -60,11 +59,6 @@ def test_a_call_raises_the_same(default_port: pytest.MonkeyPatch) -> None:
         loadgen.bench(model="m")
 
 
-def test_an_address_that_was_given_has_no_such_advice(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "--quiet", "--base-url", f"http://127.0.0.1:{closed_port()}"]) == 1
-    assert "--preset" not in capsys.readouterr().err
-
-
 def test_the_copied_command_measures_the_server_there(
     default_port: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,9 +89,3 @@ def test_the_copied_command_measures_the_server_there(
 def test_a_profile_names_the_client_whose_port_is_meant(backend: Any, line: str, port: int) -> None:
     options = attach._set_default_port(parse(shlex.split(line)), Profile(backend=backend))
     assert str(options.base_url).endswith(f":{port}")
-
-
-@loop_over(("name", "whose"), [("sglang", "SGLang"), ("lmdeploy", "LMDeploy"), ("vllm", "vLLM")])
-def test_whose_port_a_default_is_can_be_read(name: str, whose: str) -> None:
-    url = options.find_default_url({"backend"}, False, request_settings.find_default_port(name))
-    assert f"this is {whose}'s)" in options.explain_no_server(url or "")

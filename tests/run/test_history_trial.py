@@ -82,7 +82,3 @@ def test_an_answer_without_an_id_is_no_history(monkeypatch: pytest.MonkeyPatch) 
         MeasureError, match=r"keeps no history of sessions \(its answer has no id\): start vLLM"
     ):
         warm_up(made(), [NAMELESS], monkeypatch)
-
-
-def test_other_sessions_need_no_such_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert warm_up(made(assistant="live"), [], monkeypatch) == []

@@ -84,15 +84,6 @@ def test_plain_lines_come_every_ten_seconds(now: Clock) -> None:
     ]
 
 
-def test_quiet_is_silent_and_no_terminal_gets_lines(capsys: pytest.CaptureFixture[str], now: Clock) -> None:
-    assert type(choose_display(quiet=True)) is Display
-    assert isinstance(choose_display(quiet=False), LineDisplay)
-    silent = choose_display(quiet=True)
-    silent.show(progress(now).run)
-    silent.close()
-    assert capsys.readouterr() == ("", "")
-
-
 def test_a_bar_ends_with_its_terminal(monkeypatch: pytest.MonkeyPatch, now: Clock) -> None:
     bar, asked = ProgressBar(), list[object]()
 
@@ -106,13 +97,6 @@ def test_a_bar_ends_with_its_terminal(monkeypatch: pytest.MonkeyPatch, now: Cloc
         bar.show(progress(now).run)
     assert len(asked) == 1
     bar.close()
-
-
-def test_a_bar_shows_the_line_and_is_taken_away(capsys: pytest.CaptureFixture[str], now: Clock) -> None:
-    bar = ProgressBar()
-    bar.show(progress(now).run)
-    bar.close()
-    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
@@ -230,20 +214,6 @@ def test_time_left_follows_tokens_before_the_first_request_ends(now: Clock) -> N
     now.at_ns += 10 * SECOND
     assert shown.line() == "smoke: 0/4 done · 4 running · 10 s left · about 20 tokens"
     assert shown.share == 0.5
-
-
-def test_time_left_does_not_jump_where_requests_end_in_waves(now: Clock) -> None:
-    """Two at a time, ten seconds each, a token a second each: the time left falls by a second a second."""
-    shown, left = progress(now, total=6), []
-    shown.run.planned_tokens = 60
-    for second in range(1, 30):
-        now.at_ns += SECOND
-        wave, ended = second // 10, second // 10 * 2
-        publish(shown, 2 * wave + 2, ended, 2 * second)
-        while shown.run.ended < ended:
-            shown.run.note(record(shown.run.ended, 5, 10))
-        left.append(shown.left_s)
-    assert left == [None, *map(pytest.approx, range(28, 0, -1))]  # at first it is not known
 
 
 @pytest.mark.parametrize(("columns", "rest"), [(99, ""), (100, " · P99 999 ms · 3 queued")])

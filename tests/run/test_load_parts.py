@@ -17,7 +17,6 @@ from loadgen.plan.planned_requests import ConcurrencySteps
 from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.run.firing import PlanPart, TransportOptions, make_job
 from loadgen.run.stop_rules import StopRules
-from loadgen.run.worker_count import count_usable
 from loadgen.settings.shard_settings import Share
 from loadgen.transport.sending.job import Job
 
@@ -34,13 +33,6 @@ def jobs(made: Plan, processes: int) -> list[Job]:
     options = TransportOptions(TARGET)
     parts = (PlanPart(Share(number, processes)) for number in range(processes))
     return [make_job(made, replace(options, part=part), StopRules()) for part in parts]
-
-
-@loop_over("processes", [1, 3, 5])
-def test_processes_have_a_cap_on_prefill_together(processes: int) -> None:
-    caps = [job.prefill_concurrency for job in jobs(planned(prefill_concurrency=5), processes)]
-    assert sum(cap or 0 for cap in caps) == 5
-    assert all(caps)
 
 
 @loop_over("processes", [1, 3, 5])
@@ -63,11 +55,6 @@ def test_every_process_cancels_by_the_same_draw() -> None:
     assert 0 < made.cancellations.count < 40
 
 
-def test_a_warm_up_cancels_none() -> None:
-    workload = profile.build({"num_prompts": 8, "num_warmups": 4, "cancel_rate": "1", "cancel_after": "1s"})
-    assert plan.make_warmup(workload, ModelTarget(UNKNOWN, "m"), Seed(7, chosen=True)).cancellations is None
-
-
 def test_another_cancellation_is_another_plan() -> None:
     keys: tuple[dict[str, object], ...] = (
         {},
@@ -75,12 +62,6 @@ def test_another_cancellation_is_another_plan() -> None:
         {"cancel_rate": "30%", "cancel_after": "2tok"},
     )
     assert len({planned(**each).digest() for each in keys}) == len(keys)
-
-
-def test_there_are_no_more_workers_than_the_cap_has_places() -> None:
-    options = TransportOptions(TARGET)
-    assert count_usable(options, planned()) == 12
-    assert count_usable(options, planned(prefill_concurrency=2)) == 2
 
 
 def test_more_shards_than_the_cap_has_places_are_refused() -> None:

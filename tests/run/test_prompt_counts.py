@@ -71,27 +71,6 @@ def learned(
     return asyncio.run(ask())
 
 
-@loop_over(
-    ("count", "kinds", "overhead", "per_word"),
-    [
-        (one_each, 512, 11, 1),
-        (long_first, 512, 12, 1),
-        (one_group_of_two, 448, 11, 1),
-        (small_vocabulary, 32, 10, 1),
-        (a_third_of_two, 64, 14 - 85 / 64, 85 / 64),  # its first word is of two tokens
-    ],
-)
-def test_overhead_and_tokens_a_word_are_separated_exactly(
-    count: Callable[[str], int], kinds: int, overhead: float, per_word: float
-) -> None:
-    asked: list[str] = []
-    found = asyncio.run(fit_counts(asynchronous(count, asked), 8))
-    assert (len(found.words), found.overhead, found.per_word) == (kinds, overhead, per_word)
-    assert len(asked) == (17 if count is small_vocabulary else 9)
-    if per_word == 1:
-        assert {count(f"the {word}") - count("the") for word in found.words} == {1}
-
-
 @pytest.mark.parametrize("groups", [2, 8])
 @pytest.mark.parametrize("asked", [32, 100, 1000])
 @pytest.mark.parametrize("count", COUNTERS)
@@ -107,23 +86,6 @@ def test_prompts_reach_the_asked_length_within_one_percent(
         assert len(set(texts)) == 20
         if count in EXACT:
             assert set(counted) == {asked}
-
-
-def test_a_real_request_corrects_what_another_path_counts() -> None:
-    assert learned(one_each, lambda text: one_each(text) + 7).tokens(500) == 11 + 7 + 500
-    doubled = learned(one_each, lambda text: 2 * one_each(text))
-    assert (doubled.per_word, doubled.overhead) == (2, 22)
-    added = learned(a_third_of_two, lambda text: a_third_of_two(text) + 1, 40)  # where a token is 2.5 %
-    assert (added.per_word, added.overhead) == (85 / 64, 15 - 85 / 64)
-
-
-def test_a_count_is_checked_once_at_the_length_of_the_run() -> None:
-    asked: list[str] = []
-    asyncio.run(correct_counts(WordCounts(list_common_words(), 11), asynchronous(one_each, asked), 2000))
-    assert [one_each(text) for text in asked] == [2000]
-    asked.clear()
-    asyncio.run(correct_counts(WordCounts(list_common_words(), 11), asynchronous(one_each, asked), 500_000))
-    assert [one_each(text) for text in asked] == [8192 + 11]
 
 
 def cut_at(most: int) -> Callable[[str], int]:

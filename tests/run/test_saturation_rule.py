@@ -106,17 +106,6 @@ def test_no_healthy_load_is_ended(
     assert ended == [None] * len(seeds)
 
 
-def test_too_few_requests_show_nothing() -> None:
-    """At 0.05 requests/s they are a quarter of an hour's, however far behind the server falls."""
-    rule = SaturationRule(0.05)
-    for index in range(LEAST + 20):
-        sent_ns = index * 20_000_000_000
-        first_ns = sent_ns + index * 10_000_000_000
-        rule.note_several([(index, sent_ns, first_ns)])
-        shown = rule.reason(first_ns / 1e9, index // 2)
-        assert bool(shown) == (index + 1 >= LEAST)
-
-
 def test_the_reason_names_what_rose() -> None:
     rule = SaturationRule(10.0)
     for index in range(100):

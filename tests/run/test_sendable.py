@@ -13,7 +13,6 @@ from builders.data_files import jsonl
 from builders.data_files import planned as planned_file
 from builders.loops import loop_over
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
-from loadgen.engines.engine import Engine
 from loadgen.engines.engines import ENGINES, UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
@@ -75,13 +74,6 @@ def test_a_request_longer_than_the_model_takes_is_named(
     assert str(raised.value) == message
 
 
-@loop_over(
-    ("lens", "limit"), [(([90], [10]), 100), (([900], [10]), 0), (([-1], [-1]), 1), (([-1], [100]), 100)]
-)
-def test_what_fits_or_is_not_known_is_sent(lens: tuple[list[int], list[int]], limit: int) -> None:
-    acceptance.check_lengths(made("file", *lens), limit)
-
-
 def test_answers_shorter_than_the_least_are_named() -> None:
     with pytest.raises(UsageError) as raised:
         acceptance.check_lengths(made("file", [5, 5, 5], [-1, 8, 3], min_tokens=5), 0)
@@ -125,23 +117,6 @@ def test_a_row_of_a_model_that_is_not_served_is_named(
     with pytest.raises(MeasureError) as raised:
         acceptance.check_sendable(planned, ServerInfo(ENGINES[0], "1", "served", models=models))
     assert str(raised.value).startswith(f"{tmp_path}/{message}")
-
-
-@loop_over(
-    ("rows", "keys", "engine", "models"),
-    [
-        (BODIES, {}, ENGINES[0], ("base", "lora", "old")),
-        (BODIES, {}, ENGINES[0], ()),  # it lists none
-        (BODIES, {}, UNKNOWN, ("base",)),  # it may take names that it does not list
-        (BODIES, {"num_prompts": 2}, ENGINES[0], ("base",)),
-        (TURNS, {"num_prompts": 1}, ENGINES[0], ("base",)),
-    ],
-)
-def test_rows_of_models_that_may_be_served_are_sent(
-    rows: list[dict[str, Any]], keys: dict[str, Any], engine: Engine, models: tuple[str, ...], tmp_path: Path
-) -> None:
-    planned = planned_file(jsonl(tmp_path, rows), backend="openai-chat", **keys)
-    acceptance.check_sendable(planned, ServerInfo(engine, "1", "served", models=models))
 
 
 def test_a_conversation_too_long_is_named_by_row(tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ import pytest
 from builders.loops import loop_over
 from loadgen import cli
 from loadgen.plan import profile
-from loadgen.run.command.options import Options, parse
+from loadgen.run.command.options import parse
 from loadgen.run.command.progress import Totals
 from loadgen.run.stop_rules import StopRules, has_one_rate, make_stop_rules
-from loadgen.settings.run_settings import Tolerance
 from loadgen.transport.failure import Failure, FailureKind
 
 REFUSED = Failure(FailureKind.CONNECT, "Connection refused")
@@ -138,37 +137,6 @@ def test_what_is_said_of_a_run_that_drained_in_time(
     words: str, elapsed_s: float, not_sent: int, planned_s: int, said: str
 ) -> None:
     assert rules(words).summarize(elapsed_s, not_sent, planned_s * 1_000_000_000) == said
-
-
-def test_the_first_reason_stays() -> None:
-    judged = rules("--max-failures 0 --max-duration 60")
-    judged.note(REFUSED)
-    first = judged.reason(1.0, Totals(sent=5))
-    assert first.startswith("--max-failures 0: 1 of 1")
-    for _ in range(5):
-        judged.note(CANCELLED)
-    judged.note(None)
-    assert judged.reason(1e6, NONE) == judged.summarize(1e6, 3) == first
-
-
-def test_each_run_has_rules_of_its_own() -> None:
-    options = parse(["--max-failures", "0"])
-    make_stop_rules(options).note(REFUSED)
-    assert make_stop_rules(options).reason(0.0, NONE) == ""
-
-
-@loop_over(
-    ("text", "found"),
-    [
-        ("5", Tolerance(count=5)),
-        ("0", Tolerance(count=0)),
-        ("5%", Tolerance(share=0.05)),
-        ("100%", Tolerance(share=1.0)),
-    ],
-)
-def test_a_tolerance_is_read_and_printed(text: str, found: Tolerance) -> None:
-    assert parse(["--max-failures", text]) == Options(max_failures=found)
-    assert str(found) == text
 
 
 @loop_over(

@@ -130,11 +130,6 @@ def test_workers_are_as_many_as_hold_twice_the_load(
     assert chosen == (workers, f"auto: {per_s:,.0f} messages/s expected, 4 streams; {reason}")
 
 
-def test_a_capacity_that_may_be_higher_is_named_so() -> None:
-    _, why = choose_workers((10.0, "4 streams"), calibrated(20_000.0, bounded=False), 8)
-    assert why.endswith("one worker holds at least 20,000")
-
-
 def test_nothing_is_measured_where_there_are_no_cpus_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_count, "count_affordable", lambda: 1)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import socket
-import ssl
 import statistics
 import struct
 import termios
@@ -16,7 +15,6 @@ from functools import partial
 from typing import Any, cast
 
 import pytest
-import trustme
 from msgspec.structs import replace
 
 from builders.loops import loop_over
@@ -37,6 +35,7 @@ from fakes.scripted_server import (
     stream,
 )
 from fakes.tapped_server import Tapped
+from fakes.tls import make_contexts
 from fakes.virtual_network import VirtualSocket
 from loadgen.server.exchange import ServerAddress
 from loadgen.transport.httpx_transport import Link
@@ -134,15 +133,9 @@ def test_over_ipv6_too(transport: str) -> None:
 @pytest.mark.parametrize("writes", ["one write", "1000 bytes"])
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_over_tls_too(transport: str, writes: str) -> None:
-    authority = trustme.CA()
-    serving, trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
-    authority.issue_cert("localhost").configure_cert(serving)
-    authority.configure_trust(trusting)
+    serving, trusting = make_contexts("127.0.0.1")
     server = Waiting(partial(answer, WRITES[writes]), nagle=True, tls=serving)
-    name = "127.0.0.1" if transport == "httpx" else "localhost"
-    if transport == "httpx":
-        trusting.check_hostname = False
-    assert_prompt(server, transport, lambda: server.target(trusting, name))
+    assert_prompt(server, transport, lambda: server.target(trusting))
 
 
 @needs_ring

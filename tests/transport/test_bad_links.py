@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import trustme
 
 from benchmarks.harness.impaired_path import SERVER, Impairment
 from builders import made_cases
@@ -38,6 +37,7 @@ from fakes.scripted_server import (
     kinds,
     records,
 )
+from fakes.tls import make_contexts
 from loadgen.records.decode import Decoder
 from loadgen.records.record import Record
 from loadgen.verdict import verdict
@@ -62,13 +62,9 @@ def numbered(index: int) -> bytes:
 
 
 def contexts(version: ssl.TLSVersion) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """A server's and a client's that trusts it."""
-    authority = trustme.CA()
-    serving, trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
-    serving.minimum_version = serving.maximum_version = version
+    """A server's that sends no tickets, and a client's that trusts it."""
+    serving, trusting = make_contexts("127.0.0.1", SERVER, version=version)
     serving.num_tickets = 0
-    authority.issue_cert("127.0.0.1", SERVER).configure_cert(serving)
-    authority.configure_trust(trusting)
     return serving, trusting
 
 

@@ -35,15 +35,6 @@ def drained(inbox: Inbox) -> list[Message]:
     return found
 
 
-def test_what_goes_in_comes_out_and_the_health_is_last() -> None:
-    outbox, inbox = open_pair()
-    sent = [capture(i) for i in range(5)]
-    for each in sent:
-        outbox.put(each)
-    outbox.finish(HEALTH)
-    assert drained(inbox) == [*sent, HEALTH]
-
-
 def test_all_that_waits_is_given_its_bytes_once_and_in_its_order() -> None:
     outbox, inbox = open_pair()
     given: list[int] = []
@@ -134,15 +125,6 @@ def test_a_stop_after_the_end_loses_nothing() -> None:
     inbox.stop()
     assert not inbox.closed
     assert drained(inbox) == [capture(0), HEALTH]
-
-
-def test_a_sender_that_dies_before_the_stop_is_a_normal_end() -> None:
-    outbox, inbox = open_pair()
-    outbox.put(capture(0))
-    outbox.flush_some()
-    inbox.stop()
-    outbox.sock.close()
-    assert drained(inbox) == [capture(0)]
 
 
 def test_a_message_cut_by_the_senders_death_is_left_out() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -11,7 +10,7 @@ import pytest
 
 from builders.loops import loop_over
 from builders.required import require
-from fakes.scripted_server import chunk, job_of, target_of, token
+from fakes.scripted_server import chunk, job_of, target_of
 from fakes.virtual_time import VirtualTime
 from loadgen.base.clock import WallOffset
 from loadgen.base.errors import UsageError
@@ -21,9 +20,6 @@ from loadgen.transport.capture import Capture, join_reads, pack_int64s
 from loadgen.transport.deadlines import (
     Deadlines,
     Stream,
-    fail_unanswered,
-    find_last_token_read,
-    find_unfinished_read,
     is_closed_while_idle,
 )
 from loadgen.transport.failure import FailureKind
@@ -34,7 +30,6 @@ from loadgen.wire.openai import Completions
 SECOND = 1_000_000_000
 MS = 1_000_000
 UNKNOWN = chunk(b'data: {"choices":[],"thinking":"x"}\n\n')
-TOKEN = chunk(token())
 
 
 @dataclass
@@ -65,34 +60,6 @@ class Counted:
     def __call__(self, tail: bytes) -> bool:
         self.shown += len(tail)
         return self.seen(tail)
-
-
-@loop_over(
-    ("reads", "found"),
-    [
-        ([], None),
-        ([UNKNOWN], None),
-        ([UNKNOWN] * 500, None),
-        ([TOKEN], 0),
-        ([TOKEN, UNKNOWN], 0),
-        ([TOKEN, *[UNKNOWN] * 100], 0),
-        ([*[UNKNOWN] * 100, TOKEN], 100),
-        ([*[UNKNOWN] * 37, TOKEN, *[UNKNOWN] * 63], 37),
-        ([TOKEN, *[UNKNOWN] * 9, TOKEN, *[UNKNOWN] * 30], 10),
-        ([TOKEN[:30], TOKEN[30:]], 1),
-        ([*[UNKNOWN] * 20, TOKEN[:30], TOKEN[30:50], TOKEN[50:], *[UNKNOWN] * 20], 22),
-        ([TOKEN[:30]], None),
-        ([UNKNOWN[-20:], *[TOKEN[i : i + 1] for i in range(len(TOKEN))]], len(TOKEN) - 4),
-    ],
-)
-def test_the_read_in_which_the_last_token_came_whole(reads: list[bytes], found: int | None) -> None:
-    assert find_last_token_read(reads, Completions().has_token) == found
-
-
-def test_a_message_that_has_begun_is_looked_at_again() -> None:
-    assert find_unfinished_read([UNKNOWN, UNKNOWN, TOKEN[:30]]) == 1
-    assert find_unfinished_read([b"a\n\n", *[b"x"] * 5000]) == 5001 - 1024
-    assert find_unfinished_read([]) == 0
 
 
 @pytest.mark.parametrize("limit_s", [3, 300])
@@ -147,12 +114,6 @@ def test_only_what_is_lost_at_once_met_the_close_of_an_idle_connection(
     assert is_closed_while_idle(stream, SECOND + after_ns) is idle
 
 
-def test_how_long_a_request_was_held_is_said() -> None:
-    said = "the connection was closed after 1.00 s without a byte of an answer"
-    assert fail_unanswered(Made(sent_ns=SECOND), 2 * SECOND, None).detail == said
-    assert fail_unanswered(Made(sent_ns=SECOND), 2 * SECOND, OSError("x")).detail == f"{said} (x)"
-
-
 # The clock's offset.
 
 
@@ -180,10 +141,6 @@ def test_a_step_is_noticed_when_it_is_looked_for() -> None:
     wall.check()
     assert wall.list_replaced_ns(0) == (wall.first_ns,)
     assert wall.now_ns == virtual.wall_offset_ns
-
-
-def test_the_offset_of_this_machines_clocks_is_their_difference() -> None:
-    assert abs(time.time_ns() - time.monotonic_ns() - WallOffset().now_ns) < MS
 
 
 @loop_over("step_ns", [2 * SECOND, -5 * SECOND, 3600 * SECOND, -3600 * SECOND, 20 * MS])
@@ -277,9 +234,3 @@ def test_a_prefix_that_cannot_be_sent_is_refused(prefix: str) -> None:
         parse(["--base-url", "http://h:1", "--request-id-prefix", prefix])
     with pytest.raises(UsageError, match="--request-id-prefix"):
         job_of(target_of("127.0.0.1", 1), 1, 1, request_id_prefix=prefix)
-
-
-def test_what_can_be_sent_is_sent() -> None:
-    check_headers([("Authorization", "Bearer sk-1"), ("X-B", ""), ("x_c", "a\tb")])
-    check_path("/v1/chat/completions?x=%20")
-    check_request_id_prefix("me 2 ~")

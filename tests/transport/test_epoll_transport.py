@@ -36,11 +36,11 @@ from fakes.scripted_server import (
 )
 from fakes.virtual_network import VirtualServer
 from fakes.virtual_time import START_NS
-from loadgen.transport.epoll_transport import EpollTransport
+from loadgen.transport.epoll_transport import EpollTransport, PollPacing
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.sending.job import Limits
-from loadgen.transport.tcp_connection import SO_TIMESTAMPNS, Slot
-from loadgen.wire.openai import Chat, Completions
+from loadgen.transport.tcp_connection import SO_TIMESTAMPNS
+from loadgen.wire.openai import Completions
 
 MS = 1_000_000
 SECOND = 1000 * MS
@@ -122,43 +122,6 @@ def test_an_address_that_no_connection_can_be_begun_to_fails_each_request(epoll:
     assert kinds(driven) == [FailureKind.CONNECT] * 3
 
 
-def test_a_server_that_limits_connections_serves_the_whole_plan(epoll: str) -> None:
-    server = VirtualServer(lambda _: stream(3, 0.005), accepts=lambda number: number <= 2)
-    driven = drive(job_of(server.target(), 40, 4), epoll, server)
-    found = kinds(driven)
-    assert len(found) == 40
-    assert found.count(None) >= 30
-    assert set(found) <= {None, FailureKind.CONNECT, FailureKind.TRUNCATED}
-
-
-def test_a_server_that_closes_every_connection_fails_the_run(epoll: str) -> None:
-    server = VirtualServer(lambda _: stream(), accepts=lambda number: False)
-    driven = drive(job_of(server.target(), 20, 8), epoll, server)
-    assert server.connections <= 20 + 2 * 8
-    assert len(driven.captures) == 20
-    assert set(kinds(driven)) <= {FailureKind.TRUNCATED, FailureKind.CONNECT}
-
-
-UNASKED = [
-    pytest.param(b"garbage", id="garbage"),
-    pytest.param(whole(b"", "408 Request Timeout", more="connection: close\r\n"), id="a 408"),
-    pytest.param(WHOLE, id="an answer"),
-]
-
-
-@loop_over("unasked", UNASKED)
-def test_bytes_nobody_asked_for_on_an_idle_connection_answer_no_request(epoll: str, unasked: bytes) -> None:
-    def script(asked: Asked) -> Answer:
-        return Answer([WHOLE, 0.05, unasked]) if asked.number == 0 else stream()
-
-    server = VirtualServer(script)
-    offsets_ns = np.array([0, 200 * MS, 210 * MS])
-    driven = drive(job_of(server.target(), 3, 1, offsets_ns=offsets_ns, rate_per_s=5.0), epoll, server)
-    assert len(server.asked) == 3
-    assert [capture.index for capture in driven.captures] == [0, 1, 2]
-    assert kinds(driven) == [None] * 3
-
-
 def test_bytes_before_the_first_request_answer_none(epoll: str) -> None:
     server = VirtualServer(lambda _: stream(), greeting=b"220 mail.example ESMTP\r\n")
     offsets_ns = np.array([100 * MS, 150 * MS])
@@ -166,16 +129,6 @@ def test_bytes_before_the_first_request_answer_none(epoll: str) -> None:
         server.target(), 2, 1, offsets_ns=offsets_ns, rate_per_s=5.0, limits=Limits(request_timeout_ns=SECOND)
     )
     driven = drive(job, epoll, server)
-    assert [capture.index for capture in driven.captures] == [0, 1]
-
-
-def test_an_answer_before_the_request_is_written_costs_the_connection(epoll: str) -> None:
-    early = whole(b'{"detail":"too large"}', "413 Payload Too Large")
-    body = b"x" * (8 << 20)
-
-    with ScriptedServer(lambda _: stream(), greeting=early) as server:
-        # The greeting stands in for an answer given after the head alone.
-        driven = drive(job_of(server.target(), 2, 1, body=lambda _: body), epoll)
     assert [capture.index for capture in driven.captures] == [0, 1]
 
 
@@ -190,14 +143,6 @@ def test_ipv6_is_spoken(epoll: str) -> None:
 
 
 # Sizes.
-
-
-def test_a_large_request_goes_out_in_the_pieces_that_a_slow_reader_takes(epoll: str) -> None:
-    body = bytes(range(256)) * 2800
-    with ScriptedServer(lambda _: stream(), read_bytes=16384, read_pause_s=0.0005) as server:
-        driven = drive(job_of(server.target(), 2, 1, body=lambda _: body), epoll)
-        assert [asked.body == body for asked in server.asked] == [True, True]
-    assert kinds(driven) == [None, None]
 
 
 def test_a_huge_answer_is_kept_whole(epoll: str) -> None:
@@ -250,14 +195,6 @@ def test_every_read_has_a_kernel_stamp_no_later_than_the_clients_own(epoll: str)
         assert capture.segments or capture.end_ns == kernel_ns[-1]
 
 
-def test_two_messages_in_one_read_share_its_stamp(epoll: str) -> None:
-    pieces: list[bytes | float] = [HEAD, chunk(token()) + chunk(token()), 0.01, chunk(token("z", "length"))]
-    server = VirtualServer(lambda _: Answer([*pieces, chunk(usage(3)), chunk(DONE), LAST]))
-    (record,) = records(drive(job_of(server.target(), 1, 1), epoll, server))
-    assert record.arrival_ns[0] == record.arrival_ns[1] < record.arrival_ns[2]
-    assert record.shared_reads == 1
-
-
 @linux
 def test_the_kernels_option_for_stamps_has_the_number_we_use() -> None:
     with socket.socket() as sock:
@@ -265,28 +202,10 @@ def test_the_kernels_option_for_stamps_has_the_number_we_use() -> None:
         assert sock.getsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS) == 1
 
 
-def test_the_kernel_is_told_once_a_response_to_acknowledge_less_often() -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as listener,
-        socket.create_connection(listener.getsockname()) as sock,
-    ):
-        slot = Slot(0)
-        slot.sock = sock
-        slot.delay_acks()
-        assert slot.acks_delayed
-        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 0
-        slot.clear()
-        assert not slot.acks_delayed
-
-
 # Deadlines.
 
 
 LATE_NS = 200 * MS  # of two sweeps
-
-
-def role() -> bytes:
-    return b'data: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n'
 
 
 def repeated(event: bytes, times: int, gap_s: float) -> list[bytes | float]:
@@ -347,13 +266,6 @@ def test_a_request_waits_for_its_first_token_as_long_as_others_get_theirs(
     assert kinds(drive(job, transport, server)) == found
 
 
-def test_a_role_is_no_token(transport: str) -> None:
-    limits = Limits(stall_timeout_ns=1000 * MS)
-    server = VirtualServer(lambda _: Answer([HEAD, *repeated(role(), 100, 0.02)]))
-    job = job_of(server.target(), 1, 1, limits=limits, token_seen=Chat().has_token)
-    assert kinds(drive(job, transport, server)) == [FailureKind.STALL]
-
-
 def test_a_timeout_ends_a_request_that_gets_tokens_and_the_next_is_served(transport: str) -> None:
     slow = Answer([HEAD, *repeated(token(), 200, 0.02)])
     limits = Limits(request_timeout_ns=200 * MS)
@@ -363,16 +275,6 @@ def test_a_timeout_ends_a_request_that_gets_tokens_and_the_next_is_served(transp
     timed_out = records(driven)[0]
     assert 200 * MS < timed_out.end_ns - timed_out.sent_ns < 200 * MS + LATE_NS
     assert 10 <= timed_out.output_tokens <= 16
-
-
-def test_deadlines_hold_while_other_streams_never_pause(transport: str) -> None:
-    busy = Answer([HEAD, *[chunk(b": " + b"p" * 500 + b"\n\n")] * 10_000])
-    limits = Limits(request_timeout_ns=200 * MS)
-    server = VirtualServer(lambda asked: Answer([], End.HANG) if asked.connection == 1 else busy)
-    server.write_ns, server.poll_ns = MS // 10, MS // 5  # each poll finds something
-    driven = drive(job_of(server.target(), 4, 4, limits=limits), transport, server)
-    assert kinds(driven) == [FailureKind.TIMEOUT] * 4
-    assert all(capture.end_ns - capture.sent_ns < 200 * MS + LATE_NS for capture in driven.captures)
 
 
 @loop_over("silent", [True, False])
@@ -476,34 +378,6 @@ def test_when_time_is_up_a_closed_loop_finishes_what_is_under_way(transport: str
     assert len(built) <= count + 16384
 
 
-def test_a_request_longer_than_the_duration_is_the_only_one_of_its_slot(transport: str) -> None:
-    server = VirtualServer(lambda _: stream(3, 0.15))
-    driven = drive(job_of(server.target(), 1000, 2, duration_ns=100 * MS), transport, server)
-    assert kinds(driven) == [None, None]
-    assert all(capture.end_ns > driven.health.started_ns + 100 * MS for capture in driven.captures)
-
-
-def test_an_open_loop_leaves_what_its_limit_held_back_to_the_end(transport: str) -> None:
-    offsets_ns = np.arange(10) * 20 * MS
-    server = VirtualServer(lambda _: stream(3, 0.05))
-    job = job_of(server.target(), 10, 1, offsets_ns=offsets_ns, rate_per_s=50.0, duration_ns=200 * MS)
-    driven = drive(job, transport, server)
-    assert kinds(driven) == [None]  # an answer takes 250 ms
-    assert driven.counters.sent == driven.counters.ended == 1
-
-
-def test_a_plan_that_is_done_before_its_time_is_up_does_not_wait_for_it(transport: str) -> None:
-    server = VirtualServer(lambda _: stream())
-    driven = drive(job_of(server.target(), 5, 2, duration_ns=3600 * SECOND), transport, server)
-    assert kinds(driven) == [None] * 5
-
-
-def test_a_refused_port_fails_one_request_per_slot_and_second(transport: str) -> None:
-    server = VirtualServer(lambda _: stream(), refuses=True)
-    driven = drive(job_of(server.target(), 1_000_000, 2, duration_ns=4500 * MS), transport, server)
-    assert kinds(driven) == [FailureKind.CONNECT] * 10
-
-
 # Stopping.
 
 
@@ -540,3 +414,39 @@ def test_a_reader_that_is_gone_stops_the_run() -> None:
     health = wire.run()
     assert health.ended_ns - health.started_ns < MS
     driver.outbox.sock.close()
+
+
+SECOND_NS = 1_000_000_000
+
+
+@loop_over(
+    ("streams", "reads_per_s", "rest_s"),
+    [
+        (1024, 102_400, 0.0002),  # 10 ms between a stream's reads: a fiftieth
+        (512, 150_000, 512 / 150_000 / 50),
+        (1024, 51_200, 0.0002),  # never longer, however slow they are
+        (400, 160_000, 0.00005),
+        (400, 161_000, 0.0),  # shorter than the kernel's slack
+        (399, 100_000, 0.0),  # too few to be worth it
+        (8, 1_000, 0.0),
+        (1024, 0, 0.0),  # all of them wait for their first token
+        (0, 0, 0.0),
+    ],
+)
+def test_a_rest_is_a_small_share_of_the_gap_between_a_streams_reads(
+    streams: int, reads_per_s: int, rest_s: float
+) -> None:
+    rest = PollPacing()
+    rest.learn(streams, 5, 7 * SECOND_NS)
+    rest.learn(streams, 5 + reads_per_s // 10, 7 * SECOND_NS + SECOND_NS // 10)
+    assert rest.seconds == pytest.approx(rest_s, rel=1e-9)
+
+
+def test_without_the_kernels_stamps_there_is_no_rest() -> None:
+    rest = PollPacing()
+    rest.learn(1024, 0, SECOND_NS)
+    rest.learn(1024, 10_000, 2 * SECOND_NS)
+    assert rest.seconds > 0
+    rest.forbidden = True
+    rest.learn(1024, 20_000, 3 * SECOND_NS)
+    assert rest.seconds == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -25,7 +24,6 @@ from fakes.scripted_server import (
     whole,
 )
 from fakes.virtual_network import VirtualServer
-from loadgen.base.urls import is_loopback
 from loadgen.records.record import Record
 from loadgen.transport.failure import USER_CANCELLED, FailureKind
 from loadgen.transport.httpx_transport import Exchange
@@ -92,34 +90,6 @@ def test_requests_are_the_wires_but_for_headers_of_httpx() -> None:
         assert "accept-encoding: identity" in theirs
 
 
-def test_what_is_not_http_is_a_failed_request() -> None:
-    with ScriptedServer(
-        lambda asked: stream() if asked.number else Answer([b"SSH-2.0-x\r\n"], End.CLOSE)
-    ) as server:
-        driven = drive(job_of(server.target(), 2, 1), "httpx")
-    assert kinds(driven)[0] in (FailureKind.MALFORMED, FailureKind.TRUNCATED)
-    assert kinds(driven)[1] is None
-
-
-def test_each_slot_keeps_one_connection() -> None:
-    with ScriptedServer(lambda _: stream(3, 0.001)) as server:
-        driven = drive(job_of(server.target(), 20, 4), "httpx")
-        assert server.connections == 4
-    assert kinds(driven) == [None] * 20
-    assert sum(capture.connect_ns > 0 for capture in driven.captures) == 4
-    changes = sorted([(r.sent_ns, 1) for r in records(driven)] + [(r.end_ns, -1) for r in records(driven)])
-    assert np.cumsum([change for _, change in changes]).max() <= 4
-    assert driven.counters.sent == driven.counters.ended == 20
-
-
-def test_stamps_are_the_clients_own_and_say_so() -> None:
-    with ScriptedServer(lambda _: stream(3, 0.001)) as server:
-        driven = drive(job_of(server.target(), 2, 1), "httpx")
-    for record in records(driven):
-        assert record.unstamped_reads == record.reads > 0
-        assert record.sent_ns < record.arrival_ns[0] <= record.end_ns
-
-
 @loop_over(
     "event",
     [
@@ -147,18 +117,3 @@ def test_a_request_given_up_at_any_step_costs_the_next_one_nothing(
     driven = drive(job_of((server := VirtualServer(lambda _: stream(3))).target(), 3, 1), "httpx", server)
     assert kinds(driven)[1:] == [None, None]
     assert kinds(driven)[0] in (FailureKind.USER_CANCELLED, None)  # None: it had ended by then
-
-
-@loop_over(
-    ("host", "loopback"),
-    [
-        ("127.0.0.1", True),
-        ("127.9.9.9", True),
-        ("::1", True),
-        ("localhost", True),
-        ("10.0.0.1", False),
-        ("h", False),
-    ],
-)
-def test_no_proxy_is_meant_for_this_machine(host: str, loopback: bool) -> None:
-    assert is_loopback(host) is loopback

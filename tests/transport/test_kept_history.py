@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -121,9 +120,3 @@ def test_results_of_tools_need_the_calls_of_a_history(tmp_path: Path) -> None:
     of = plan.make(profile.build(given), ModelTarget(ENGINES[0], "m"), Seed(1, chosen=True))
     with pytest.raises(UsageError, match="--assistant server: the conversations have results of tools"):
         make_turns(of, require(of.turns), range(1), ())
-
-
-def test_the_first_turn_has_all_and_is_kept() -> None:
-    first = made().payload(0)
-    assert re.fullmatch(r"(\S+ ?){1,8}", first["input"])
-    assert (first["store"], first["max_output_tokens"]) == (True, 3)

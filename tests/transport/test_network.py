@@ -58,24 +58,6 @@ def test_a_kernel_reports_what_it_counts(found: bytes | OSError, losses: Losses)
     assert read_losses(Kernel(found)) == losses  # type: ignore[arg-type]
 
 
-def test_without_a_socket_nothing_is_known() -> None:
-    assert read_losses(None) == UNKNOWN_LOSSES
-
-
-@pytest.mark.parametrize(
-    ("now", "before", "since"),
-    [
-        (Losses(7, 2), Losses(4, 2), Losses(3, 0)),
-        (Losses(7, 2), UNKNOWN_LOSSES, Losses(7, 2)),
-        (UNKNOWN_LOSSES, Losses(7, 2), UNKNOWN_LOSSES),
-        (Losses(UNKNOWN, 2), Losses(UNKNOWN, 1), Losses(UNKNOWN, 1)),
-        (Losses(7, 2, 35_000), Losses(4, 2, 40_000), Losses(3, 0, 35_000)),
-    ],
-)
-def test_an_answer_has_what_came_since_the_one_before(now: Losses, before: Losses, since: Losses) -> None:
-    assert now.subtract(before) == since
-
-
 @pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="TCP_INFO is Linux's")
 @pytest.mark.parametrize("transport", ["wire", "ring", "httpx"])
 def test_a_link_without_losses_has_none(transport: str) -> None:

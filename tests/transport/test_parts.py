@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fakes.scripted_server import TRANSPORTS, Driver, drive, job_of, stream
+from fakes.scripted_server import TRANSPORTS, drive, job_of, stream
 from fakes.virtual_network import VirtualServer
 from loadgen.features.workers.worker_process import Queue, Shared
 from loadgen.settings.shard_settings import Share
@@ -49,28 +49,3 @@ def test_a_closed_loop_takes_what_another_has_left(transport: str) -> None:
     assert {capture.slot for capture in driven.captures} == {1, 3}
     assert driven.counters.sent == 6
     queue.close()
-
-
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_share_of_nothing_ends_at_once(transport: str) -> None:
-    server = VirtualServer(lambda _: stream(2))
-    driven = drive(job_of(server.target(), 0, 1, order=Listed([]), share=Share(3, 4)), transport, server)
-    assert driven.captures == []
-
-
-@pytest.mark.parametrize("transport", ["wire", "ring"])
-def test_what_is_stopped_before_the_start_sends_nothing(transport: str) -> None:
-    server = VirtualServer(lambda _: stream(2))
-    begin_ns = server.now_ns() + 70 * MS
-    driver = Driver(job_of(server.target(), 4, 2, start=At(begin_ns)), transport, server)
-    driver.inbox.stop()
-    driven = driver.run()
-    assert (driven.captures, driven.counters.sent) == ([], 0)
-    assert server.now_ns() < begin_ns
-
-
-@pytest.mark.parametrize("transport", ["wire", "ring"])
-def test_the_wait_for_the_start_is_no_time_that_the_client_stood_still(transport: str) -> None:
-    server = VirtualServer(lambda _: stream(2))
-    job = job_of(server.target(), 2, 1, start=At(server.now_ns() + 3000 * MS))
-    assert drive(job, transport, server).health.stopped_ns < 10 * MS

@@ -168,16 +168,6 @@ def test_a_lane_has_a_connection_when_what_it_waits_for_ends(epoll: str) -> None
     assert max(capture.sent_ns - capture.intended_ns for capture in driven.captures) < MS
 
 
-def test_a_session_in_the_background_keeps_its_place(transport: str) -> None:
-    server = taking({2: 2.0})
-    job = trees_of(server, [BACKGROUND, CHAIN], 1)
-    driven = drive(job, transport, server)
-    found = by_index(driven)
-    assert kinds(driven) == [None] * 6
-    assert found[1].end_ns < found[2].end_ns <= found[3].intended_ns < found[2].end_ns + NEAR_NS
-    assert {found[each].slot for each in (0, 1, 3, 4, 5)} == {0}
-
-
 def test_a_later_root_is_due_its_delay_after_its_sessions_begin(transport: str) -> None:
     server = taking({0: 1.0})
     job = trees_of(server, [ROOTS], 1, [0, 0.1, 0.3, 0.2])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from fakes.keep_alive_server import KeepAliveServer
-from fakes.scripted_server import Answer, Asked, Driven, Driver, End, drive, job_of, kinds, stream, whole
+from fakes.scripted_server import Answer, Asked, Driven, End, drive, job_of, kinds, stream, whole
 from fakes.virtual_network import LATENCY_NS, WRITE_NS, VirtualServer
 from loadgen.features.sessions.turn_sending import SessionJob, TurnOrder
 from loadgen.plan.planned_requests import Cancellations, make_turns
@@ -83,16 +83,6 @@ def test_a_turn_is_due_its_delay_after_the_answer_before_it(transport: str) -> N
     assert 0 <= late_ns(driven) < near_ns
 
 
-def test_as_many_sessions_are_in_flight_as_there_are_slots(transport: str) -> None:
-    server = VirtualServer(lambda _: stream(3, 0.01))
-    driven = drive(sessions_of(server, [2] * 6, 0.2, 3), transport, server)
-    assert kinds(driven) == [None] * 12
-    slots = [capture.slot for capture in driven.captures]
-    assert slots[::2] == slots[1::2]  # both turns of each over one
-    assert (set(slots), server.connections) == ({0, 1, 2}, 3)
-    assert sorted(asked_of(server)[:3]) == [0, 2, 4]
-
-
 @loop_over("gap_s", [4.9, 5.1, 6.0, 20.0])
 def test_a_gap_beyond_keep_alive_costs_no_failure_and_no_ttft(transport: str, gap_s: float) -> None:
     server = KeepAliveServer(lambda _: stream(3, 0.01))
@@ -105,12 +95,6 @@ def test_a_gap_beyond_keep_alive_costs_no_failure_and_no_ttft(transport: str, ga
     assert late_ns(driven) < NEAR_NS
     assert server.connections == 1 + (gap_s > 5)
     assert driven.health.reconnects == (gap_s > 5)
-
-
-def test_a_connection_closed_long_ago_is_open_again_when_needed(epoll: str) -> None:
-    server = KeepAliveServer(lambda _: stream(3, 0.01))
-    driven = drive(sessions_of(server, [2], 6.0, 1), epoll, server)
-    assert driven.captures[1].connect_ns == 0
 
 
 def test_a_close_that_crosses_the_next_turn_costs_no_failure(transport: str) -> None:
@@ -193,44 +177,12 @@ def test_a_turn_timeout_ends_its_session_and_is_named(transport: str) -> None:
     assert failure.detail == "not finished within --turn-timeout"
 
 
-def test_a_server_that_closes_after_each_answer_costs_no_turn(transport: str) -> None:
-    server = VirtualServer(lambda _: Answer(list(stream(3, 0.01).pieces), End.CLOSE))
-    driven = drive(sessions_of(server, [3, 3], 0.4, 2), transport, server)
-    assert kinds(driven) == [None] * 6
-    assert driven.health.reconnects == 4
-    assert late_ns(driven) < NEAR_NS
-
-
-def test_the_servers_own_answers_are_the_history_of_a_live_session(transport: str) -> None:
-    server = VirtualServer(lambda _: stream(3, 0.01))
-
-    def body_after(index: int, answers: Sequence[dict[str, Any]]) -> bytes:
-        return b'{"after":"%b","turn":%d}' % (b"".join(b"%d" % each["index"] for each in answers), index)
-
-    driven = drive(sessions_of(server, [3, 2], 0.1, 1, body_after=body_after), transport, server)
-    assert kinds(driven) == [None] * 5
-    after = [asked.body.partition(b'"after":"')[2].partition(b'"')[0] for asked in server.asked]
-    assert after == [b"", b"0", b"01", b"", b"3"]
-    assert driven.health.late_bodies == 0
-
-
 def test_a_session_has_one_name_in_all_its_turns(transport: str) -> None:
     server = VirtualServer(lambda _: stream(3, 0.01))
     drive(sessions_of(server, [2, 2], 0.1, 1, header="X-Session-ID"), transport, server)
     heads = [dict(line.split(": ", 1) for line in asked.head.split("\r\n")[1:]) for asked in server.asked]
     names = [{name.lower(): value for name, value in head.items()}["x-session-id"] for head in heads]
     assert names == ["loadgen-session-0"] * 2 + ["loadgen-session-1"] * 2
-
-
-def test_sessions_begin_at_their_rate_whatever_is_in_flight(transport: str) -> None:
-    server = VirtualServer(lambda _: stream(3, 0.3))
-    offsets_ns = np.arange(4) * 100 * MS
-    job = sessions_of(server, [2] * 4, 0.2, None, offsets_ns=offsets_ns, rate_per_s=10.0)
-    driven = drive(job, transport, server)
-    assert kinds(driven) == [None] * 8
-    begins = [capture.intended_ns - driven.health.started_ns for capture in driven.captures[::2]]
-    assert begins == offsets_ns.tolist()
-    assert driven.captures[0].end_ns > driven.captures[6].sent_ns
 
 
 def test_users_have_their_turns_at_their_own_rate(transport: str) -> None:
@@ -249,29 +201,6 @@ def test_a_users_turn_waits_for_the_answer_before_it(transport: str) -> None:
     assert waits_ns(driven) == pytest.approx([0, 0], abs=near_ns)
 
 
-def test_no_turn_is_sent_once_the_time_is_up(transport: str) -> None:
-    server = VirtualServer(lambda _: stream(3, 0.01))
-    driven = drive(sessions_of(server, [10] * 3, 0.3, 2, duration_ns=SECOND), transport, server)
-    over_ns = driven.health.started_ns + SECOND
-    assert kinds(driven) == [None] * 6
-    assert all(capture.sent_ns < over_ns for capture in driven.captures)
-
-
-def test_a_stop_ends_sessions_that_wait_for_their_next_turn(transport: str) -> None:
-    holder: list[Callable[[], None]] = []
-
-    def script(asked: Asked) -> Answer:
-        if asked.number == 1:
-            holder[0]()
-        return stream(3, 0.01)
-
-    server = VirtualServer(script)
-    driver = Driver(sessions_of(server, [5, 5], 1000.0, 2), transport, server)
-    holder.append(driver.inbox.stop)
-    driven = driver.run()
-    assert driven.counters.sent == len(driven.captures) == 2
-
-
 def test_equal_bodies_have_one_digest_in_whatever_order(transport: str) -> None:
     digests = []
     for most, model in ((1, b'"m"'), (3, b'"another"')):
@@ -283,13 +212,18 @@ def test_equal_bodies_have_one_digest_in_whatever_order(transport: str) -> None:
     assert len(digests[0]) == 32
 
 
-def test_a_refused_connection_ends_the_session_that_needs_it(transport: str) -> None:
-    server = VirtualServer(lambda _: Answer(list(stream(3, 0.01).pieces), End.CLOSE))
+def digest(*bodies: bytes) -> str:
+    """The digest of a run that sent these bodies, each in a session of its own."""
+    turns = make_turns(np.ones(len(bodies), np.int64), np.zeros(len(bodies), np.int64))
+    server = VirtualServer(lambda _: stream(1, 0.01))
+    sessions = {"sessions": SessionJob(turns, lambda _: {}), "order": TurnOrder(turns, range(len(turns)))}
+    job = job_of(server.target(), 0, 1, body=bodies.__getitem__, **sessions)
+    return drive(job, "wire", server).health.bodies_digest
 
-    def script(asked: Asked) -> Answer:
-        server.refuses = True
-        return Answer(list(stream(3, 0.01).pieces), End.CLOSE)
 
-    server.script = script
-    driven = drive(sessions_of(server, [3], 2.0, 1), transport, server)
-    assert kinds(driven) == [None, FailureKind.CONNECT]
+def test_a_models_name_a_salt_of_ours_and_the_order_change_no_digest() -> None:
+    salts = [b'"cache_salt":"loadgen-%032x",' % number for number in (1, 2)]
+    bodies = [b'{%b"model":"%b","messages":[1]}' % (salt, name) for salt in salts for name in (b"a", b"b")]
+    assert {digest(body) for body in bodies} == {digest(b'{"model":"c","messages":[1]}')}
+    assert digest(b'{"model":"a","n":1}', bodies[0]) == digest(bodies[3], b'{"model":"b","n":1}')
+    assert digest(b'{"cache_salt":"mine","model":"a"}') != digest(b'{"cache_salt":"other","model":"a"}')

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import trustme
 
 from builders.loops import loop_over, loop_over_named
 from fakes.scripted_server import (
@@ -29,6 +28,7 @@ from fakes.scripted_server import (
     stream,
     token,
 )
+from fakes.tls import make_contexts
 from loadgen.server.exchange import ServerAddress
 from loadgen.transport.failure import FailureKind, explain_distrust
 from loadgen.transport.tcp_connection import SO_TIMESTAMPNS
@@ -37,23 +37,19 @@ BODY = b"".join(events(3))
 UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + BODY
 
 
-@pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    return trustme.CA()
+@pytest.fixture
+def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    return make_contexts("localhost")
 
 
 @pytest.fixture
-def serving(authority: trustme.CA) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("localhost").configure_cert(context)
-    return context
+def serving(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> ssl.SSLContext:
+    return contexts[0]
 
 
 @pytest.fixture
-def trusting(authority: trustme.CA) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    authority.configure_trust(context)
-    return context
+def trusting(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> ssl.SSLContext:
+    return contexts[1]
 
 
 @pytest.fixture
@@ -129,19 +125,17 @@ def test_a_cut_stream_fails_alone(
     assert driven.captures[1].connect_ns > 0
 
 
-def _contexts(authority: trustme.CA) -> Iterator[tuple[ssl.SSLContext | None, str]]:
-    yield ssl.create_default_context(), "localhost"
-    right_authority = ssl.create_default_context()
-    authority.configure_trust(right_authority)
-    yield right_authority, "elsewhere.example"
-
-
-@pytest.mark.parametrize("which", [0, 1], ids=["an unknown authority", "another name"])
+@loop_over(
+    ("trusted", "name", "why"),
+    [
+        (False, "localhost", "no trusted authority has signed"),
+        (True, "elsewhere.example", "is for another host"),
+    ],
+)
 def test_a_wrong_certificate_fails_each_request_and_says_why(
-    epoll: str, serving: ssl.SSLContext, authority: trustme.CA, which: int
+    epoll: str, serving: ssl.SSLContext, trusting: ssl.SSLContext, trusted: bool, name: str, why: str
 ) -> None:
-    context, name = list(_contexts(authority))[which]
-    why = ("no trusted authority has signed", "is for another host")[which]
+    context = trusting if trusted else ssl.create_default_context()
     with ScriptedServer(lambda _: stream(), tls=serving) as server:
         driven = drive(job_of(server.target(context, name), 6, 2), epoll)
         assert server.asked == []
@@ -201,15 +195,3 @@ def test_the_cause_of_an_error_is_searched_and_no_other_error_is_one() -> None:
     outer.__cause__ = refusal(18, "x")
     assert "is self-signed" in explain_distrust(outer)
     assert explain_distrust(OSError("no route")) == ""
-
-
-@loop_over(
-    ("reason", "plain"),
-    [("WRONG_VERSION_NUMBER", True), ("HTTP_REQUEST", True), ("CERTIFICATE_REQUIRED", False), ("", False)],
-)
-def test_a_server_without_tls_is_given_its_scheme(reason: str, plain: bool) -> None:
-    error = ssl.SSLError(1, "[SSL] (_ssl.c:1006)")
-    error.reason = reason
-    outer = OSError("outer")
-    outer.__context__ = error
-    assert explain_distrust(outer).startswith("answers without TLS: give its address with http://") is plain

@@ -13,7 +13,6 @@ import pytest
 from builders.loops import loop_over
 from builders.required import require
 from fakes.scripted_server import (
-    DONE,
     HEAD,
     LAST,
     PING,
@@ -29,7 +28,6 @@ from fakes.scripted_server import (
     records,
     stream,
     token,
-    whole,
 )
 from fakes.virtual_network import VirtualServer
 from loadgen.transport.failure import FailureKind
@@ -40,7 +38,6 @@ from loadgen.wire.openai import Completions
 MS = 1_000_000
 SECOND = 1000 * MS
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
-BODY = b"".join(events(3))
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LIMITS = Limits(stall_timeout_ns=8 * SECOND, answer_bytes=1 << 20)
 
@@ -50,11 +47,6 @@ def third(answer: Answer, transport: str, limits: Limits = LIMITS) -> Driven:
     server = VirtualServer(lambda asked: answer if asked.number == 1 else stream())
     job = job_of(server.target(), 3, 1, limits=limits, token_seen=Completions().has_token)
     return drive(job, transport, server)
-
-
-def test_a_chunk_size_that_is_none_is_seen_before_its_line_ends(epoll: str) -> None:
-    driven = third(Answer([HEAD, chunk(token()), 0.02, b"zz"], End.HANG), epoll)
-    assert kinds(driven) == [None, FailureKind.MALFORMED, None]
 
 
 # Lost connections.
@@ -190,29 +182,6 @@ def test_a_long_answer_of_many_small_reads_is_no_flood(transport: str) -> None:
     assert kinds(driven) == [None, None, None]
 
 
-# What an error says.
-
-
-@loop_over(
-    ("status", "more", "detail"),
-    [
-        ("429 Too Many Requests", "retry-after: 5\r\n", "429 (Retry-After: 5): slow down"),
-        (
-            "503 Unavailable",
-            "Retry-After: Wed, 21 Oct 2026 07:28:00 GMT\r\n",
-            "503 (Retry-After: Wed, 21 Oct 2026 07:28:00 GMT): slow down",
-        ),
-        ("500 Oops", "", "500: slow down"),
-    ],
-)
-def test_how_long_to_wait_is_shown(status: str, more: str, detail: str, transport: str) -> None:
-    answer = Answer([whole(b'{"error":{"message":"slow down"}}', status, more=more)])
-    record = records(third(answer, transport))[1]
-    assert record.failure is not None
-    kind = FailureKind.RATE_LIMITED if detail.startswith("429") else FailureKind.HTTP_STATUS
-    assert (record.failure.kind, record.failure.detail) == (kind, detail)
-
-
 # Nobody waits for a stream that is looked at.
 
 
@@ -233,8 +202,3 @@ def test_pings_without_number_stall_their_stream_and_delay_no_other(transport: s
     driven = drive(job, transport, server)
     assert kinds(driven) == [None, FailureKind.STALL] or kinds(driven) == [FailureKind.STALL, None]
     assert driven.health.stopped_ns < 500 * MS
-
-
-def test_a_done_alone_is_still_read_as_it_was(epoll: str) -> None:
-    driven = third(Answer([HEAD, chunk(DONE), LAST]), epoll)
-    assert kinds(driven) == [None, FailureKind.EMPTY, None]

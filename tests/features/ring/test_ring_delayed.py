@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import trustme
 
 from fakes.rings import needs_ring
 from fakes.scripted_server import (
@@ -26,38 +25,25 @@ from fakes.scripted_server import (
     records,
     stream,
 )
+from fakes.tls import make_contexts
 from loadgen.features.ring import ring_transport
 from loadgen.transport.sending.job import Target
 
 pytestmark = [pytest.mark.whole, needs_ring]
 GAP_S, TOKENS = 0.004, 40
 STALLED_S = 0.05
-CHANNELS = ["plain", "TLS 1.2", "TLS 1.3"]
-Serve = Callable[[Callable[[Asked], Answer], str], tuple[ScriptedServer, Callable[[], Target]]]
+CHANNELS = {"plain": None, "TLS 1.2": ssl.TLSVersion.TLSv1_2, "TLS 1.3": ssl.TLSVersion.TLSv1_3}
+OVER_TLS = [*CHANNELS][1:]
 
 
-@pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
-@pytest.fixture
-def serve(authority: trustme.CA) -> Serve:
+def serve(script: Callable[[Asked], Answer], channel: str) -> tuple[ScriptedServer, Callable[[], Target]]:
     """A server over a channel, and where a job finds it."""
-
-    def made(script: Callable[[Asked], Answer], channel: str) -> tuple[ScriptedServer, Callable[[], Target]]:
-        if channel == "plain":
-            server = ScriptedServer(script)
-            return server, server.target
-        serving, trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
-        version = ssl.TLSVersion.TLSv1_2 if channel == "TLS 1.2" else ssl.TLSVersion.TLSv1_3
-        serving.minimum_version = serving.maximum_version = version
-        authority.issue_cert("localhost").configure_cert(serving)
-        authority.configure_trust(trusting)
-        server = ScriptedServer(script, tls=serving)
-        return server, lambda: server.target(trusting, "localhost")
-
-    return made
+    if channel == "plain":
+        server = ScriptedServer(script)
+        return server, server.target
+    serving, trusting = make_contexts("localhost", version=CHANNELS[channel])
+    server = ScriptedServer(script, tls=serving)
+    return server, lambda: server.target(trusting, "localhost")
 
 
 def sleepy(first: int) -> Callable[[int], bytes]:
@@ -77,7 +63,7 @@ def gaps_ns(driven: Driven) -> np.ndarray:
 
 
 @pytest.mark.parametrize("channel", CHANNELS)
-def test_tokens_are_apart_as_they_were_sent_though_the_client_sleeps(serve: Serve, channel: str) -> None:
+def test_tokens_are_apart_as_they_were_sent_though_the_client_sleeps(channel: str) -> None:
     found = {}
     for transport in ("wire", "ring"):
         server, target = serve(lambda _: stream(TOKENS, GAP_S), channel)
@@ -96,8 +82,8 @@ def test_tokens_are_apart_as_they_were_sent_though_the_client_sleeps(serve: Serv
         assert capture.read_ends()[-1] == len(capture.raw)
 
 
-@pytest.mark.parametrize("channel", CHANNELS[1:])
-def test_records_that_came_in_one_segment_share_its_instant(serve: Serve, channel: str) -> None:
+@pytest.mark.parametrize("channel", OVER_TLS)
+def test_records_that_came_in_one_segment_share_its_instant(channel: str) -> None:
     texts = [chunk(event) for event in events(3)]
     server, target = serve(lambda _: Answer([HEAD, 0.02, b"".join(texts), 0.02, LAST]), channel)
     with server:
@@ -109,8 +95,8 @@ def test_records_that_came_in_one_segment_share_its_instant(serve: Serve, channe
         assert len(capture.read_ends()) == 3
 
 
-@pytest.mark.parametrize("channel", CHANNELS[1:])
-def test_a_record_over_many_segments_arrives_with_its_last_one(serve: Serve, channel: str) -> None:
+@pytest.mark.parametrize("channel", OVER_TLS)
+def test_a_record_over_many_segments_arrives_with_its_last_one(channel: str) -> None:
     big = chunk(b": " + b"x" * 100_000 + b"\n\n")
     texts = [chunk(event) for event in events(3)]
     server, target = serve(lambda _: Answer([HEAD, big, *texts, LAST]), channel)
@@ -124,9 +110,7 @@ def test_a_record_over_many_segments_arrives_with_its_last_one(serve: Serve, cha
 
 
 @pytest.mark.parametrize("channel", CHANNELS)
-def test_what_falls_back_has_the_sockets_timestamps(
-    serve: Serve, channel: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_falls_back_has_the_sockets_timestamps(channel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ring_transport, "order_segments", lambda *_: None)
     server, target = serve(lambda _: stream(10, GAP_S), channel)
     with server:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from fakes.scripted_server import (
     HEAD,
     LAST,
     Answer,
-    Driver,
     End,
     chunk,
     drive,
@@ -25,10 +23,9 @@ from fakes.scripted_server import (
     token,
     whole,
 )
-from fakes.tapped_server import FIRST_NS, GAP_NS, GAP_S, See, Tapped, driven_by, exact
+from fakes.tapped_server import FIRST_NS, GAP_NS, GAP_S, Tapped, driven_by, exact
 from fakes.virtual_network import VirtualPoller, VirtualSocket
-from fakes.virtual_ring import VirtualRing
-from loadgen.features.ring import ring_transport, source_ports
+from loadgen.features.ring import source_ports
 from loadgen.features.ring.ring_transport import RingSocket, RingTransport, _Ring
 from loadgen.features.ring.segments import Rows
 from loadgen.transport.failure import FailureKind
@@ -55,26 +52,6 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 # Reads.
-
-
-def test_a_stream_is_read_rarely(reads: list[int]) -> None:
-    driven = driven_by(Tapped(lambda _: stream(400, GAP_S)), 8, 8)
-    assert exact(driven, 400) == [True] * 8
-    assert len(reads) < 8 * 40  # a token each would be 3232
-
-
-def test_segments_sent_again_are_not_read_again(reads: list[int]) -> None:
-    def tamper(see: See, port: int, seq: int, data: bytes, **opens: Any) -> None:
-        see(port, seq, data, **opens)
-        if data == HEAD:
-            heads[port] = seq
-        elif port in heads:
-            see(port, heads[port], HEAD)
-
-    heads: dict[int, int] = {}
-    driven = driven_by(Tapped(lambda _: stream(200, GAP_S), tamper=tamper), 2, 2)
-    assert exact(driven, 200) == [True] * 2
-    assert len(reads) < 2 * 2 * 210
 
 
 @pytest.mark.parametrize("lag_ns", [1000, 60_000, 3 * MS])
@@ -139,16 +116,6 @@ def test_connections_beyond_our_ports_are_read_as_any_other(
     assert driven.health.fallen_back < 100
     for record in records(driven):
         assert np.diff(record.arrival_ns).tolist() == [GAP_NS] * 2
-
-
-@pytest.mark.parametrize("files", [100, 131])
-def test_without_enough_ports_there_is_no_ring(files: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
-    server = Tapped(lambda _: stream(5, GAP_S))
-    driven = drive(job_of(server.target(), 8, 4), "ring", server)
-    assert exact(driven, 5) == [True] * 8
-    assert "no 4 source ports" in driven.health.instead
-    assert driven.health.segments == 0
 
 
 def test_ports_that_others_have_are_no_one_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,38 +186,3 @@ def test_tokens_that_wait_in_sockets_are_no_stall(slots: int) -> None:
 
 
 # The counts.
-
-
-def test_what_was_lost_as_the_ring_closed_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def close(ring: VirtualRing) -> None:
-        ring.closed, ring.lost = True, ring.lost + 7
-
-    monkeypatch.setattr(VirtualRing, "close", close)
-    assert driven_by(Tapped(lambda _: stream()), 3, 1).health.dropped_segments == 7
-
-
-def test_segments_are_counted_while_a_run_goes_on() -> None:
-    seen: list[int] = []
-
-    def tamper(see: See, *segment: Any, **opens: Any) -> None:
-        see(*segment, **opens)
-        seen.append(driver.counters.reads)
-
-    server = Tapped(lambda _: stream(400, GAP_S), tamper=tamper)
-    driver = Driver(job_of(server.target(), 2, 2), "ring", server)
-    driven = driver.run()
-    assert seen == sorted(seen)
-    assert len({*seen}) > 5
-    assert seen[-1] > driven.health.segments - 2 * 40
-    assert driver.counters.reads == driven.health.segments == 2 * 404 + 2
-
-
-def test_a_ring_that_the_kernel_refuses_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: Any) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(ring_transport, "SourcePorts", refused)
-    server = Tapped(lambda _: stream(5, GAP_S))
-    driven = drive(job_of(server.target(), 4, 2), "ring", server)
-    assert exact(driven, 5) == [True] * 4
-    assert driven.health.instead == "no packet ring (Operation not permitted): timestamps of sockets"

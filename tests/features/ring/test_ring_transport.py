@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from builders.loops import loop_over
 from fakes.scripted_server import (
     HEAD,
     LAST,
-    PING,
     Answer,
     Asked,
     Driver,
     End,
     chunk,
-    drive,
     events,
     job_of,
     kinds,
@@ -27,10 +24,8 @@ from fakes.scripted_server import (
     whole,
 )
 from fakes.tapped_server import FIRST_NS, GAP_NS, GAP_S, See, Tapped, driven_by, exact
-from fakes.virtual_network import WRITE_NS, VirtualServer
 from loadgen.records.record import REORDERING, RETRANSMISSION
 from loadgen.transport.failure import FailureKind
-from loadgen.transport.sending.job import Limits
 
 MS = 1_000_000
 SECOND = 1000 * MS
@@ -51,20 +46,6 @@ def test_every_token_has_its_own_instant_though_the_client_sleeps(poll_ns: int, 
     assert (driven.health.dropped_segments, driven.health.fallen_back) == (0, 0)
     assert driven.health.segments == driven.counters.reads == slots * (3 * 24 + 1)
     assert not server.poller().sockets  # all are closed
-
-
-def test_sockets_alone_do_not_give_a_sleeping_client_every_instant() -> None:
-    server = VirtualServer(lambda _: stream(20, GAP_S), poll_ns=50 * MS)
-    driven = drive(job_of(server.target(), 12, 4), "wire", server)
-    assert kinds(driven) == [None] * 12
-    assert exact(driven, 20) == [False] * 12
-
-
-def test_an_open_loop_keeps_its_schedule() -> None:
-    offsets_ns = np.arange(40) * 10 * MS
-    driven = driven_by(Tapped(lambda _: stream(20, GAP_S)), 40, 40, offsets_ns=offsets_ns, rate_per_s=100.0)
-    assert exact(driven, 20) == [True] * 40
-    assert max(capture.sent_ns - capture.intended_ns for capture in driven.captures) < MS // 5
 
 
 def test_many_answers_of_one_connection_pass_the_end_of_sequence_numbers() -> None:
@@ -157,44 +138,7 @@ def test_ends_that_the_ring_shows_nothing_of_are_found_within_seconds() -> None:
     assert driven.health.ended_ns - driven.health.started_ns < 2 * 4_500 * MS
 
 
-@pytest.mark.parametrize("stall_s", [0.4, 2.0])
-def test_a_stream_that_the_ring_does_not_show_is_no_stalled_one(stall_s: float) -> None:
-    def tamper(see: See, *segment: Any, **opens: Any) -> None:
-        if opens:
-            see(*segment, **opens)
-
-    server = Tapped(lambda _: stream(100, stall_s / 20), tamper=tamper, poll_ns=100_000)
-    driven = driven_by(server, 2, 2, limits=Limits(stall_timeout_ns=round(stall_s * SECOND)))
-    assert kinds(driven) == [None] * 2
-
-
-@pytest.mark.parametrize("ends_together", [3, 20])
-def test_all_that_fell_back_is_counted_though_many_end_at_once(ends_together: int) -> None:
-    def tamper(see: See, *segment: Any, **opens: Any) -> None:
-        if opens or len(segment[2]) != len(chunk(token("z", "length"))):
-            see(*segment, **opens)
-
-    server = Tapped(lambda _: stream(5, GAP_S), tamper=tamper, poll_ns=50 * MS)
-    driven = driven_by(server, ends_together, ends_together)
-    assert driven.health.fallen_back == ends_together
-
-
 # What the network does to segments.
-
-
-def test_segments_that_are_sent_again_change_nothing() -> None:
-    sent: dict[int, list[tuple[Any, ...]]] = {}
-
-    def tamper(see: See, *segment: Any, **opens: Any) -> None:
-        see(*segment, **opens)
-        before = sent.setdefault(segment[0], [])
-        for again in before[-2:]:
-            see(*again)
-        before += [segment] if not opens else []
-
-    driven = driven_by(Tapped(lambda _: stream(20, GAP_S), tamper=tamper, poll_ns=10 * MS), 8, 2)
-    assert exact(driven, 20) == [True] * 8
-    assert driven.health.fallen_back == 0
 
 
 def test_a_token_before_which_one_was_late_arrives_with_that_one() -> None:
@@ -245,16 +189,6 @@ def test_what_a_token_waited_for_on_its_way_is_known(again: bool) -> None:
     assert delays_ms[at : at + 2] == pytest.approx([6, 3], abs=1.5)
 
 
-def test_segments_of_no_connection_of_ours_are_left_alone() -> None:
-    def tamper(see: See, port: int, seq: int, *data: Any, **opens: Any) -> None:
-        see(port + 10_000 if port < 50_000 else port - 10_000, seq, *data, **opens)
-        see(port, seq, *data, **opens)
-
-    driven = driven_by(Tapped(lambda _: stream(20, GAP_S), tamper=tamper), 8, 2)
-    assert exact(driven, 20) == [True] * 8
-    assert driven.health.segments == 8 * 24 + 2
-
-
 @pytest.mark.parametrize("far", [1 << 20, 1 << 31, -5000])
 def test_a_segment_that_tcp_refuses_costs_neither_instants_nor_the_end(far: int) -> None:
     def tamper(see: See, port: int, seq: int, data: bytes, **opens: Any) -> None:
@@ -279,27 +213,6 @@ def test_a_response_that_is_cut_keeps_what_had_come_and_when(end: End, poll_ns: 
     driven = driven_by(server, 3, 1)
     assert kinds(driven) == [FailureKind.TRUNCATED, None, None]
     assert exact(driven, 10) == [True] * 3
-
-
-@pytest.mark.parametrize("poll_ns", [2_000, 50 * MS])
-def test_a_timeout_keeps_what_had_come_and_when(poll_ns: int) -> None:
-    server = Tapped(lambda _: Answer(CUT, End.HANG), poll_ns=poll_ns)
-    driven = driven_by(server, 2, 2, limits=Limits(request_timeout_ns=SECOND))
-    assert kinds(driven) == [FailureKind.TIMEOUT] * 2
-    assert exact(driven, 10) == [True] * 2
-
-
-def test_pings_alone_are_a_stall_and_are_kept() -> None:
-    pings: list[bytes | float] = [part for _ in range(400) for part in (0.01, chunk(PING))]
-    server = Tapped(lambda _: Answer([HEAD, *pings], End.HANG))
-    driven = driven_by(server, 2, 2, limits=Limits(stall_timeout_ns=SECOND))
-    assert kinds(driven) == [FailureKind.STALL] * 2
-    for capture in driven.captures:
-        assert capture.end_ns - capture.sent_ns < 1500 * MS
-        assert np.diff(capture.kernel_ns())[1:].tolist() == [10 * MS + WRITE_NS] * (
-            len(capture.kernel_ns()) - 2
-        )
-        assert len(capture.kernel_ns()) >= 95
 
 
 @pytest.mark.parametrize("poll_ns", [2_000, 50 * MS])

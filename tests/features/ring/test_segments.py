@@ -23,7 +23,6 @@ from loadgen.features.ring.segments import (
     TAIL,
     Rows,
     SegmentLog,
-    are_in_order,
     count_held_back,
     find_pieces,
     measure_payload,
@@ -96,54 +95,7 @@ def test_segments_that_wait_for_a_late_read_are_counted(
     assert held(came_ms, read_ms, of_reads, rtt_ms) == count
 
 
-def test_segments_that_come_by_chance_with_late_reads_are_not_counted() -> None:
-    chance, total = random.Random(7), 0
-    for _ in range(5_000):
-        came_ms = [5 * number + 4 * chance.random() for number in range(8)]
-        read_ms = [came + 2 + 2 * chance.random() for came in came_ms]
-        total += held(came_ms, read_ms, [1] * 8, 0)
-    assert total <= 0
-
-
 # Arrivals.
-
-CASES = {
-    "plain": ([(0, 10), (10, 5), (15, 20)], 35, [(10, 0), (15, 1), (35, 2)]),
-    "one segment": ([(0, 7)], 7, [(7, 0)]),
-    "one byte": ([(0, 1)], 1, [(1, 0)]),
-    "what is sent again counts once": ([(0, 10), (0, 10), (10, 5)], 15, [(10, 0), (15, 2)]),
-    "what is sent again after the end": ([(0, 10), (10, 5), (0, 10)], 15, [(10, 0), (15, 1)]),
-    "sent again with more": ([(0, 10), (5, 10)], 15, [(10, 0), (15, 1)]),
-    "sent again in one piece": ([(0, 5), (5, 5), (0, 15)], 15, [(5, 0), (10, 1), (15, 2)]),
-    "two in the wrong order": ([(10, 5), (0, 10)], 15, [(15, 1)]),
-    "one late among many": ([(0, 5), (10, 5), (15, 5), (5, 5)], 20, [(5, 0), (20, 3)]),
-    "all reversed": ([(30, 10), (20, 10), (10, 10), (0, 10)], 40, [(40, 3)]),
-    "a hole filled in pieces": ([(10, 10), (0, 5), (5, 3), (8, 2)], 20, [(5, 1), (8, 2), (20, 3)]),
-    "overlapping, out of order": ([(8, 12), (0, 10)], 20, [(20, 1)]),
-    "two that begin alike, the longer first": ([(5, 15), (5, 5), (0, 5)], 20, [(20, 2)]),
-    "two that begin alike, the shorter first": ([(5, 5), (5, 15), (0, 5)], 20, [(20, 2)]),
-    "the response before": ([(-20, 15), (-5, 5), (0, 10)], 10, [(10, 2)]),
-    "the response after": ([(0, 10), (10, 30)], 10, [(10, 0)]),
-    "the SYN": ([(-1, 0), (0, 10)], 10, [(10, 1)]),
-    "one across its begin": ([(-5, 10), (5, 5)], 10, [(5, 0), (10, 1)]),
-    "one across its end": ([(0, 5), (5, 50)], 10, [(5, 0), (10, 1)]),
-    "one across its end, then the same again": ([(0, 5), (5, 5), (0, 50)], 10, [(5, 0), (10, 1)]),
-    "merged across both": ([(-5, 50)], 10, [(10, 0)]),
-    "after a late one": ([(5, 5), (0, 5), (5, 10)], 10, [(10, 1)]),
-    "a gap": ([(0, 10), (11, 5)], 16, None),
-    "a gap at the begin": ([(1, 15)], 16, None),
-    "a gap at the end": ([(0, 15)], 16, None),
-    "nothing": ([], 16, None),
-    "nothing but others": ([(-16, 16), (16, 16)], 16, None),
-}
-
-
-@loop_over("begin_seq", [1000, 0, WRAP - 1, WRAP - 12, WRAP // 2 - 3, WRAP // 2])
-@loop_over("case", CASES)
-def test_a_byte_has_arrived_once_all_before_it_have(case: str, begin_seq: int) -> None:
-    pieces, total, arrived = CASES[case]
-    assert found(pieces, total, begin_seq) == arrived
-    assert by_bytes(pieces, total) == arrived
 
 
 PIECES = st.lists(st.tuples(st.integers(-8, 40), st.integers(0, 16)), max_size=24)
@@ -206,26 +158,6 @@ def test_pieces_are_as_if_bytes_were_counted(
     zero = (int(found.rows["sent"][0]) - WRAP + 3) % WRAP
     assert (found.least[of_byte] + zero).tolist() == least
     assert int(found.ends[-1]) == total
-
-
-IN_ORDER = {
-    "plain", "one segment", "one byte", "the response before", "the response after", "the SYN",
-    "what is sent again counts once", "what is sent again after the end",
-    "one across its end, then the same again",
-}  # fmt: skip
-
-
-@loop_over("case", CASES)
-def test_segments_in_order_are_their_own_pieces(case: str) -> None:
-    pieces, total, arrived = CASES[case]
-    if arrived is None:
-        return
-    rows, sizes = stamped(pieces, range(len(pieces)), 1000)
-    ordered = order_segments(rows, sizes, 1000, total)
-    found = find_pieces(rows, sizes, 1000, total)
-    assert are_in_order(*require(ordered), sizes) == (case in IN_ORDER)
-    if case in IN_ORDER:
-        assert require(found).ends.tolist() == [end for end, _ in arrived]
 
 
 def test_without_timestamps_there_are_no_pieces() -> None:

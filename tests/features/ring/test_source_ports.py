@@ -102,15 +102,6 @@ def test_ports_of_others_are_left_out_and_not_admitted() -> None:
     assert machine.files == 900
 
 
-@pytest.mark.parametrize("most_files", [0, 9, 63])
-def test_too_many_files_are_not_opened_at_all(most_files: int) -> None:
-    machine = Machine()
-    ports = machine.ports(most_files=most_files)
-    assert not ports.reserve(most_files + 1)
-    assert (machine.files, machine.done) == (0, [])
-    assert not most_files or ports.reserve(most_files)
-
-
 def test_a_process_that_may_open_no_more_files_has_no_ports_and_no_leak() -> None:
     machine = Machine(most_files=30)
     ports = machine.ports()
@@ -164,45 +155,6 @@ def test_ports_are_added_once_all_are_used_and_used_again() -> None:
     assert machine.files < 1000
     admissions = [port for what, port in machine.done if what == "admit"]
     assert len(admissions) < 100
-
-
-def test_once_every_port_is_used_those_held_are_let_go() -> None:
-    machine = Machine()
-    ports = machine.ports(100, most_files=200)
-    ended(ports, 100)
-    assert len([take(ports) for _ in range(64)]) == 64
-    ended(ports, 36 + 100)
-    assert len(machine.occupied) <= 200
-
-
-def test_where_every_port_is_under_way_there_is_none() -> None:
-    machine = Machine()
-    ports = machine.ports(100, most_files=150)
-    under_way = [take(ports) for _ in range(100)]
-    assert ports.take() is None
-    sock, port = under_way[3]
-    ports.end_connection(sock, port)
-    assert machine.files == 100
-
-
-def test_ports_that_end_here_and_there_never_divide_the_filter_too_far(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(source_ports, "read_local_ports", lambda: (10000, 59999))
-    machine, order = Machine(), random.Random(3)
-    ports = machine.ports(5000)
-    under_way = [take(ports) for _ in range(5000)]
-    most = 0
-    for _ in range(20_000):
-        which = order.randrange(len(under_way))
-        sock, port = under_way[which]
-        ports.end_connection(sock, port)
-        under_way[which] = take(ports)
-        most = max(most, len(machine.admitted))
-    assert most <= MOST_RANGES
-    assert {port for _, port in under_way} <= flat(machine.admitted)
-    assert flat(machine.admitted) == ports.ports == {port for _, port in machine.occupied}
-    assert len([1 for what, _ in machine.done if what == "admit"]) < 60
 
 
 @given(st.sets(st.integers(LOW, LOW + 60), min_size=1), st.randoms(), st.integers(1, 12))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from builders.loops import loop_over
 from builders.required import require
 from loadgen.features.routed.reconciled_roles import RoleScrapes, find_end, make_role_window, reconcile_roles
@@ -60,17 +58,6 @@ def add_up(name: str, metric: str) -> int:
     lines = (RECORDED / f"{name}.txt").read_text("utf-8").splitlines()
     own = [line for line in lines if line.startswith((f"{metric}{{", f"{metric} "))]
     return int(sum(float(line.rpartition(" ")[2]) for line in own))
-
-
-def test_of_two_workers_all_is_summed() -> None:
-    window = reconcile_roles(
-        [scrapes("worker", "a", counted(8, 80, 800)), scrapes("worker", "b", counted(4, 40, 400))], "m"
-    )
-    assert (window.finished, window.prompt_tokens, window.generation_tokens) == (12, 120, 1200)
-    assert (window.prefix_queries, window.prefix_hits, window.preemptions) == (120, 60, 3)
-    assert require(window.ttft).count == 12
-    assert require(window.queue).mean_ms == pytest.approx(10)
-    assert window.settled
 
 
 def test_of_recorded_prefill_and_decode_each_counts_its_own() -> None:
@@ -138,16 +125,6 @@ def test_a_server_that_could_not_be_scraped_is_named() -> None:
     assert reconcile_roles([good, RoleScrapes(place=router, before=NONE, last=NONE)], "m").finished == 8
 
 
-def test_engines_of_two_kinds_are_summed_in_what_both_count() -> None:
-    one, other = counted(8, 80, 800, "sglang", running=1, waiting=2), counted(4, 40, 400, running=3)
-    lacking = {s: value for s, value in other.counters.items() if s[1] not in ("requests", "ttft")}
-    other = MetricsSnapshot("llamacpp", lacking, other.gauges)
-    window = reconcile_roles([scrapes("worker", "a", one), scrapes("worker", "b", other)], "m")
-    assert (window.names, window.generation_tokens, window.prompt_tokens) == ("sglang", 1200, 120)
-    assert (window.finished, window.ttft) == (None, None)
-    assert (window.running_after, window.waiting_after) == (4, None)
-
-
 def sample(at_s: float, generated: float, running: float) -> tuple[float, MetricsSnapshot]:
     counters: dict[Series, float] = {("m", "generation_tokens", ""): generated}
     gauges = {("m", "running", ""): running, ("m", "kv_cache_usage", ""): running / 10}
@@ -196,12 +173,3 @@ def test_when_a_server_ended(
     why = "" if ended_s is None else after.error
     assert (end.ended_s, end.ended_why, end.restarted) == (ended_s, why, restarted)
     assert len(end.samples) == kept
-
-
-def test_what_is_stored_of_a_server_are_its_peaks() -> None:
-    of, whole = make_role_window(
-        scrapes("decode", "d", counted(8, 80, 800), samples=[sample(1, 10, 4), sample(2, 20, 6)]), "m"
-    )
-    assert (of.label, of.url, of.window.samples) == ("decode d:80", "http://d", ())
-    assert (of.peak_running, of.peak_waiting, of.peak_kv_cache_usage) == (6, None, 0.6)
-    assert len(whole.samples) == 2

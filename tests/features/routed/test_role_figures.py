@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from builders import made_runs
 from builders.made_cases import REQUESTS, observed, run
 from builders.provoked_roles import role_window
 from loadgen.base.structs import replace
-from loadgen.facts.run_facts import Facts
 from loadgen.features.roofline.estimate import add_ceiling
 from loadgen.features.roofline.roofline_settings import Flags
 from loadgen.features.routed.role_figures import measure_balance
-from loadgen.report import report, run_directory, run_writer
+from loadgen.report import report
 from loadgen.report.run_directory import Result
-from loadgen.report.run_writer import encode_run
 from loadgen.server.server_counters import RoleWindow, ServerLatency
 from loadgen.study.compare import comparability
 from loadgen.study.pages import run_section
@@ -83,25 +78,6 @@ def test_the_report_has_a_table_by_server() -> None:
         "KV transfer, prefill p:8000: 8 transfers, mean 10.00 ms, 25.0 MB",
         "KV transfer, decode e:8000: 1 failed",
     ]
-
-
-def test_it_is_stored_and_read_again(tmp_path: Path) -> None:
-    result = routed()
-    assert Facts.read_stored(result.facts.json()).role_windows == SERVERS
-    assert run_writer.save(result, tmp_path, {}, []) == []
-    assert run_directory.load(tmp_path).facts.role_windows == SERVERS
-    stored = encode_run(result)["loadgen"]
-    assert [row["name"] for row in stored["by_role"]] == [of.name for of in SERVERS]
-    alone = run()
-    assert "by_role" not in encode_run(Result(alone.facts, alone.records))["loadgen"]
-
-
-def test_figures_per_gpu_are_over_all_that_are_given() -> None:
-    made = run(role_windows=SERVERS, gpus=6)
-    result = Result(made.facts, made.records)
-    whole = result.metrics
-    assert whole.output_throughput_per_gpu_per_s == pytest.approx(whole.output_throughput_per_s / 6)
-    assert replace(made.facts, gpus=0).gpu_count == 0  # the router's own machine says nothing
 
 
 def test_several_engines_have_no_roofline() -> None:

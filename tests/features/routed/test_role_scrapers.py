@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -86,16 +85,6 @@ def test_a_router_may_have_nothing_to_show_yet(stack: ExitStack) -> None:
     assert [role.window.finished for role in scrapers.list_role_windows()] == [7, 0]
     with pytest.raises(MeasureError, match=r"is a router's \(sglang-router\): write router=URL"):
         joined(f"worker={router.base_url}")
-
-
-def test_trtllms_own_path_is_found(stack: ExitStack) -> None:
-    recorded = Path(__file__).parents[2] / "data" / "metrics" / "trtllm.txt"
-    server = serving(stack, {"/metrics": b"[]", "/prometheus/metrics": recorded.read_bytes()})
-    scrapers = joined(f"worker={server.base_url}")
-    assert scrapers.scrape_before() == ""
-    assert scrapers.scrape_after().names == "trtllm"
-    with pytest.raises(MeasureError, match="/metrics is JSON, not Prometheus text"):
-        joined(f"worker={server.base_url}/metrics")
 
 
 @loop_over(

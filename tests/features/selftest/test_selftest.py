@@ -345,18 +345,6 @@ def stream(index: int, off_ns: int, wrote_ns: list[int]) -> Record:
     return record(index, MS, [*wrote_ns[:-1], wrote_ns[-1] + off_ns])
 
 
-@loop_over(
-    ("off_us", "streams", "held"),
-    [(0, 2, True), (400, 2, True), (600, 2, False), (-600, 2, False), (0, 1, True), (0, 3, False)],
-)
-def test_streams_are_held_while_all_are_there_and_their_gaps_are_true(
-    off_us: int, streams: int, held: bool
-) -> None:
-    wrote = [20 * MS, 30 * MS, 40 * MS]
-    found = Records.from_records([stream(i, off_us * US, wrote) for i in range(2)])
-    assert compare(found, logged((MS, wrote), (MS, wrote))).is_held(streams) is held
-
-
 WROTE_NS = [20 * MS, 30 * MS, 40 * MS]
 
 

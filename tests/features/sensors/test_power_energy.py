@@ -100,33 +100,6 @@ def test_an_exporter_that_says_too_little_has_no_energy(counter: dict[float, flo
     assert (found.energy, found.missing, found.gpus) == (None, (missing,), (A,))
 
 
-def test_a_cpu_s_energy_is_apart_from_a_gpu_s() -> None:
-    series: Series = {("energy_j", "GPU 0"): steady(300, EACH), PACKAGE: steady(40, EACH)}
-    found = sensed(series, 60, {"CPU package 0": RAPL})
-    assert found.energy is not None
-    assert found.cpu_energy is not None
-    assert (found.energy.parts, found.cpu_energy.parts) == ({"GPU 0": 18000.0}, {"CPU package 0": 2400.0})
-    assert found.joules_per_token(1000) == 18.0
-    assert render_summary(found, 1000) == [
-        "memory: unknown",
-        "energy: 18,000 J, 300.0 W mean, 18.000 J per output token (NVML energy counter)",
-        "CPU energy, apart from it: 2,400 J, 40.0 W mean (RAPL energy counter)",
-    ]
-
-
-def test_where_there_is_no_gpu_the_cpu_s_energy_is_all() -> None:
-    series: Series = {PACKAGE: steady(40, EACH), ("package_j", "CPU memory 0"): steady(10, EACH)}
-    idle = list_samples({key: steady(5, EACH) for key in series}, 1, {})
-    found = sensed(series, 60, dict.fromkeys(("CPU package 0", "CPU memory 0"), RAPL), idle)
-    assert found.energy is not None
-    assert (found.energy, found.energy.is_of_cpu) == (found.cpu_energy, True)
-    assert render_summary(found, 1000) == [
-        "memory: unknown",
-        "energy: 3,000 J, 50.0 W mean (idle 10.0), 3.000 J per output token (RAPL energy counter), of it "
-        "CPU memory 0 600 J, CPU package 0 2,400 J",
-    ]
-
-
 def test_a_gpu_whose_energy_is_unknown_is_not_made_up_for_by_the_cpu() -> None:
     found = sensed({("sm_mhz", "GPU 0"): dict.fromkeys(EACH, 1.0), PACKAGE: steady(40, EACH)}, 60, {})
     assert found.energy is None
@@ -140,19 +113,6 @@ def test_a_board_s_power_is_that_of_its_gpu_and_not_of_another_machine_s() -> No
     assert found.source == (
         "rail VIN, sampled every 1 s; energy counter of DCGM's exporter at node:9400, updated every 1.0 s"
     )
-
-
-def test_gpus_with_the_server_s_memory_and_those_of_exporters_count() -> None:
-    series: Series = {
-        ("server_bytes", "GPU 0"): dict.fromkeys(EACH, 1.0),
-        ("energy_j", "GPU 0"): steady(10, EACH),
-        ("energy_j", "GPU 1"): steady(10, EACH),
-        ("energy_j", A): steady(10, EACH),
-    }
-    found = sensed(series, 60, {A: DCGM})
-    assert found.gpus == ("GPU 0", A)
-    assert found.gpus_how == "with memory of the server, and all of --power-url"
-    assert found.server_gpus == ("GPU 0",)
 
 
 def test_many_gpus_of_several_machines_are_listed_by_machine() -> None:

@@ -246,12 +246,6 @@ def test_one_name_of_two_gpus_is_told_apart_by_their_uuids() -> None:
     assert reading.values == {("power_w", "GPU 0 of a"): 1.0, ("power_w", "GPU GPU-2 of a"): 2.0}
 
 
-def test_the_names_say_which_gpu_and_machine_and_which_exporter() -> None:
-    reading = Exporters(dcgm(1, 1)).read(1)
-    (source,) = reading.sources.values()
-    assert (source.name, source.polled_s) == ("DCGM's exporter at node:9400", 1.0)
-
-
 def test_exporters_are_asked_once_a_second_and_levels_are_kept() -> None:
     exporters = Exporters(dcgm(100), dcgm(130))
     first, again, later = (exporters.read(at) for at in (1, 1.5, 2))
@@ -259,13 +253,6 @@ def test_exporters_are_asked_once_a_second_and_levels_are_kept() -> None:
     assert later.values == {**LEVELS, ("energy_j", "GPU 0 of a"): 30.0}
     assert exporters.read(2.5).values == LEVELS
     assert len(exporters.paths) == 2
-
-
-def test_a_turn_of_the_sampler_that_is_early_is_not_missed() -> None:
-    exporters = Exporters(dcgm(100))
-    for half in range(16):
-        exporters.read(1 + half * 0.499)
-    assert len(exporters.paths) == 8
 
 
 @loop_over(
@@ -278,17 +265,6 @@ def test_slow_or_costly_exporters_are_asked_less_often(takes_s: float, cpu_s: fl
     for half in range(16):
         exporters.read(1 + half / 2)
     assert len(exporters.paths) == polls
-
-
-def test_node_exporter_is_asked_for_rapl_alone_once_it_is_known() -> None:
-    exporters = Exporters(rapl(1))
-    exporters.read(1)
-    exporters.read(2)
-    assert exporters.paths == ["/metrics", "/metrics?collect%5B%5D=rapl"]
-    mixed = Exporters(rapl(1) + dcgm(1))
-    mixed.read(1)
-    mixed.read(2)
-    assert mixed.paths == ["/metrics"] * 2
 
 
 def test_its_state_is_clocks_heat_and_what_slows_it() -> None:
@@ -342,27 +318,6 @@ def test_control_characters_of_labels_are_not_shown() -> None:
     text = 'DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="x",Hostname="a\\nb\x1b[2J"} 70\n'
     ((_, where),) = Exporters(text).read(1).values
     assert where.isprintable()
-
-
-def test_an_exporter_that_fails_for_a_while_is_a_line() -> None:
-    class Broken(Exporters):
-        def ask(self, places: Sequence[power_urls.Place], limit_s: float) -> list[ControlAnswer]:
-            return [ControlAnswer("/metrics", error="does not answer: no route") for _ in places]
-
-    assert Broken("").read(1) == Reading(missing=(f"{NODE} does not answer: no route",))
-
-
-@loop_over(
-    ("text", "url"),
-    [
-        (" http://node:9400/ ", "http://node:9400"),
-        ("http://node:9400/metrics", "http://node:9400"),
-        ("https://prom/dcgm/metrics/", "https://prom/dcgm"),
-        ("http://[::1]:9100", "http://[::1]:9100"),
-    ],
-)
-def test_a_url_may_have_the_path_of_its_metrics(text: str, url: str) -> None:
-    assert check_power_url(text) == url
 
 
 @loop_over(

@@ -13,7 +13,7 @@ from loadgen.base import clock
 from loadgen.facts.sensor_facts import Energy, MemoryUse, SampleSpread, SensorSummary
 from loadgen.features.sensors.sampler import Sampler
 from loadgen.features.sensors.sensor_summary import Window, render_summary, summarize_window
-from loadgen.host.sensor import Absent, Key, Quantity, Reading, Sample, Sensor
+from loadgen.host.sensor import Absent, Key, Reading, Sample, Sensor
 
 S = 1_000_000_000
 GIB = 1 << 30
@@ -111,23 +111,6 @@ def test_energy_that_is_not_known_whole_is_not_told(
     assert found.missing == missing
 
 
-def test_a_board_s_energy_holds_that_of_its_rails_and_its_gpu() -> None:
-    board: dict[Key, Sequence[float | None]] = {
-        ("board_w", "VIN"): [40, 40, 40],
-        ("rail_w", "VDD_GPU"): [20, 20, 20],
-        **power([19, 19, 19]),
-    }
-    rest: dict[Key, Sequence[float | None]] = {("board_w", "VIN"): [18, 22, 18]}
-    assert sensed(board, 0, 2, rest).energy == Energy(
-        joules=80.0,
-        mean_w=40.0,
-        idle_w=20.0,
-        source="rail VIN, sampled every 1 s",
-        parts={"VIN": 80.0},
-        under={"VDD_GPU": 40.0, "GPU 0": 38.0},
-    )
-
-
 def test_idle_power_is_of_the_same_gpus() -> None:
     rest: dict[Key, Sequence[float | None]] = {GPU: [0, 20, 40], ("energy_j", "GPU 1"): [0, 500, 1000]}
     run: dict[Key, Sequence[float | None]] = {
@@ -188,20 +171,6 @@ def test_where_no_gpu_lists_processes_the_server_has_what_came_on_top(
     found = sensed(series, 0, 2, before_bytes=before)
     assert found.server == server
     assert (found.gpus, found.gpus_how) == (("GPU 0", "GPU 1"), "all of the machine")
-
-
-def test_heat_and_clocks_are_of_the_server_s_gpus() -> None:
-    quantities: tuple[Quantity, ...] = ("temperature_c", "sm_mhz", "memory_mhz")
-    series: dict[Key, Sequence[float | None]] = {
-        ("server_bytes", "GPU 1"): [1, 1, 1],
-        ("device_bytes", "GPU 0"): [1, 1, 1],
-        ("device_bytes", "GPU 1"): [1, 1, 1],
-        **{(quantity, "GPU 0"): [90, 90, 90] for quantity in quantities},
-        **{(quantity, "GPU 1"): [10, 20, 60] for quantity in quantities},
-    }
-    found = sensed(series, 0, 1)
-    assert found.temperature_c == {"GPU 1": SampleSpread(min=10, mean=15, max=20)}
-    assert found.sm_mhz == found.memory_mhz == found.temperature_c
 
 
 def told(*held: tuple[tuple[str, str], ...] | None) -> Window:

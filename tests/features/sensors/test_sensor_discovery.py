@@ -147,26 +147,11 @@ def test_pss_is_walked_every_five_seconds_and_told_between(memory: Memory) -> No
     assert memory.walks == 3
 
 
-def test_a_slow_walk_is_made_for_a_fifth_of_a_percent_of_the_time(memory: Memory) -> None:
-    times = iter((0.0, 0.2, 99.9, 100.0, 100.2))
-    sensor = Processes(lambda: int(next(times) * 1e9))
-    for _ in range(3):
-        sensor.read([1])
-    assert memory.walks == 2
-
-
 def test_a_process_of_another_user_is_a_line_and_never_a_part_of_the_sum(memory: Memory) -> None:
     memory.error = psutil.AccessDenied(1)
     reading = Processes(lambda: 0).read([1, 2])
     assert reading.values == {("rss_bytes", ""): 600}
     assert reading.missing == ("a process of the server does not report its PSS: it is another user's",)
-
-
-def test_a_platform_without_pss_says_so(memory: Memory) -> None:
-    del memory.pss
-    reading = Processes(lambda: 0).read([1])
-    assert reading.values == {("rss_bytes", ""): 300}
-    assert reading.missing[0].startswith("a process of the server does not report its PSS: ")
 
 
 ZONES = "sys/class/powercap"
@@ -277,11 +262,6 @@ def test_what_is_no_count_is_a_line(tmp_path: Path, text: str, why: str) -> None
     assert line.isprintable()
 
 
-def test_a_machine_without_powercap_has_none(tmp_path: Path) -> None:
-    assert find_packages(tmp_path) is None
-    assert find_packages(write(tmp_path, {"intel-rapl:0": ("psys", 1)})) is None
-
-
 def test_its_zones_are_named_as_node_exporter_names_them(tmp_path: Path) -> None:
     write(tmp_path, SERVER)
     sensors = sensor_discovery.find_sensors(tmp_path)
@@ -302,46 +282,6 @@ def read_nvml(name: str) -> MachineState:
 
 def read_board(root: Path, name: str) -> MachineState:
     return Board(tree(root, (DATA / f"{name}.txt").read_text("utf-8"))).read_state(PIDS)
-
-
-def test_a_server_s_gpus_report_their_settings_and_what_runs_on_them() -> None:
-    state = read_nvml("h200")
-    assert state == MachineState(
-        driver="570.124.06",
-        firmware={"GPU 0": "96.00.99.00.01", "GPU 1": "96.00.99.00.01"},
-        clocks={
-            "GPU 0 SM": ClockState(now_mhz=1980, limit_mhz=1980, most_mhz=1980, pinned=False),
-            "GPU 0 memory": ClockState(now_mhz=3201, limit_mhz=3201, most_mhz=3201),
-            "GPU 1 SM": ClockState(now_mhz=345, limit_mhz=1980, most_mhz=1980),
-            "GPU 1 memory": ClockState(now_mhz=3201, limit_mhz=3201, most_mhz=3201),
-        },
-        power_caps={
-            name: PowerCap(now_w=700, default_w=700, least_w=200, most_w=700) for name in ("GPU 0", "GPU 1")
-        },
-        temperature_c={"GPU 0": 54, "GPU 1": 31},
-        held_back=("GPU 0: power limit",),
-        slowdown_us={"GPU 0 power": 2500, "GPU 0 heat": 2500, "GPU 1 power": 0, "GPU 1 heat": 0},
-        gpus={
-            "GPU 0": GpuUse(
-                name="NVIDIA H200",
-                used_bytes=135_000_000_000,
-                total_bytes=150_754_820_096,
-                others=1,
-                others_bytes=500_000_000,
-                busy_percent=98,
-                memory_busy_percent=61,
-                power_w=412.345,
-            ),
-            "GPU 1": GpuUse(
-                name="NVIDIA H200",
-                used_bytes=1_000_000_000,
-                total_bytes=150_754_820_096,
-                busy_percent=0,
-                memory_busy_percent=0,
-                power_w=76.0,
-            ),
-        },
-    )
 
 
 def test_a_recorded_h100_idles_at_a_clock_that_is_no_other_setting() -> None:
@@ -390,15 +330,6 @@ def test_whether_clocks_are_as_set_is_unknown_of_an_idle_gpu(mask: int, pinned: 
     nvml.said["devices"][0]["CurrentClocksEventReasons"] = mask
     state = Gpus(nvml).read_state(PIDS)
     assert (state.clocks["GPU 0 SM"].pinned, state.clocks["GPU 0 memory"].pinned) == (pinned, None)
-
-
-def test_processes_without_the_server_s_among_them_are_not_counted() -> None:
-    assert [use.others for use in Gpus(RecordedNvml("h200")).read_state(()).gpus.values()] == [None, None]
-
-
-def test_a_thor_s_nvml_says_only_that_the_memory_is_shared() -> None:
-    state = read_nvml("thor")
-    assert (state.unified, state.clocks, state.power_caps, state.held_back) == (True, {}, {}, None)
 
 
 def test_a_jetson_reports_its_mode_and_clocks_below_their_best(tmp_path: Path) -> None:
@@ -452,18 +383,6 @@ def test_a_host_without_any_of_it_reports_nothing(tmp_path: Path) -> None:
     assert System(tmp_path).read_state(PIDS) == MachineState()
 
 
-def test_turbo_and_boost_that_are_off_are_part_of_the_governor(tmp_path: Path) -> None:
-    cpu = "sys/devices/system/cpu"
-    files = {
-        f"{cpu}/cpu0/cpufreq/scaling_governor": "powersave",
-        f"{cpu}/cpu0/cpufreq/scaling_driver": "intel_pstate",
-        f"{cpu}/intel_pstate/no_turbo": "1",
-        f"{cpu}/cpufreq/boost": "0",
-    }
-    root = tree(tmp_path, "\n".join(f"{path} = {text}" for path, text in files.items()))
-    assert System(root).read_state(PIDS).cpu_governor == "powersave (intel_pstate), no turbo, no boost"
-
-
 class Raising(Sensor):
     def read(self, pids: Any) -> Reading:
         return Reading()
@@ -480,17 +399,6 @@ def test_sources_of_one_machine_are_merged_and_one_that_raises_is_named() -> Non
         "the sensor Raising failed: ZeroDivisionError: a driver's fault",
     )
     assert state.driver == "580.142"
-
-
-def test_a_later_source_s_values_count_unless_they_are_empty() -> None:
-    parts = [
-        MachineState(temperature_c={"GPU 0": 40}, unified=True, swap_bytes=7),
-        MachineState(power_mode="MAXN (0)", swap_bytes=0, temperature_c={"gpu-thermal": 45}),
-        MachineState(),
-    ]
-    assert merge_states(parts) == MachineState(
-        power_mode="MAXN (0)", temperature_c={"GPU 0": 40, "gpu-thermal": 45}, unified=True, swap_bytes=0
-    )
 
 
 @pytest.mark.parametrize(

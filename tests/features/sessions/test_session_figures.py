@@ -14,21 +14,15 @@ from hypothesis import strategies as st
 from builders.loops import loop_over
 from builders.made_cases import START_NS
 from builders.made_runs import MS, keep
-from builders.made_sessions import ADDED, DELAY_MS, OUTPUT, TTFT_MS, TURN_MS, judged, made, rows_of, turn_of
+from builders.made_sessions import ADDED, DELAY_MS, OUTPUT, TTFT_MS, TURN_MS, made, rows_of, turn_of
 from builders.required import require
-from builders.shard_runs import divided, named, part
-from loadgen.base import parsing
 from loadgen.base.structs import replace
 from loadgen.features.sessions import session_figures
-from loadgen.features.sessions.session_checks import session_forgotten
 from loadgen.features.sessions.session_figures import (
-    CriticalPath,
     divide_by_branch,
     mark_critical_requests,
     measure_critical_path,
-    summarize_sessions,
 )
-from loadgen.features.shards import merge
 from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.session_rows import list_early_places
 from loadgen.plan.planned_requests import WaitFacts
@@ -70,24 +64,6 @@ def test_each_turn_has_its_own_figures() -> None:
     assert latencies == {(TTFT_MS, TTFT_MS, 10.0, TURN_MS)}
 
 
-def test_later_turns_share_rows_by_powers_of_two() -> None:
-    whole = made([40], rows_of([40], slots=1), slots=1)
-    assert [(row.name, row.requests) for row in whole.derive(session_figures.divide_by_turn)] == [
-        ("1", 1), ("2", 1), ("3", 1), ("4", 1), ("5–8", 4), ("9–16", 8), ("17–32", 16), ("33–64", 8),
-    ]  # fmt: skip
-
-
-def test_a_session_may_have_more_turns_than_one_made_here(tmp_path: Path) -> None:
-    count = parsing.MOST_TURNS + 1
-    whole = keep(made([count], rows_of([count], slots=1), slots=1), tmp_path)
-    shown = report.render_report(run_directory.load(whole))
-    assert f"; {count:,} turns on average, {count} to {count}" in shown
-    table = shown[shown.index("\nTurn ") :].split("\nconcurrency")[0].splitlines()
-    assert max(map(len, table)) <= 80
-    rows = [tuple(line.split()[:2]) for line in table]
-    assert {("2049–4096", "2,048"), ("4097–8192", "4,096"), ("8193–16384", "1,809")} <= set(rows)
-
-
 def test_what_usage_does_not_report_is_not_known() -> None:
     rows = rows_of([2], slots=1)
     for row in rows:
@@ -125,23 +101,6 @@ def test_every_account_of_the_run_has_the_same_figures() -> None:
         shown = report.render_report(result, layout=layout)
         assert f"Output token throughput (tok/s):         {throughput:.2f}" in shown
     assert sum(row["requests"] for row in stored["loadgen"]["by_turn"]) == 9
-
-
-@pytest.mark.parametrize(
-    ("facts", "slots"),
-    [
-        ({"interrupted": True, "cut_short": "stopped"}, 2),
-        ({"lost": ("worker 1 of 2",)}, 2),
-        ({"keys": {"request_rate": 5.0}}, 2),
-        ({}, 1),
-    ],
-    ids=["a run that was stopped", "one that lost a worker", "an open loop", "one slot"],
-)
-def test_other_runs_are_measured_as_a_whole(facts: dict[str, object], slots: int) -> None:
-    result = made(TURNS, rows_of(TURNS, slots), slots, **facts)
-    assert result.counted is result.records
-    sessions = require(result.derive(session_figures.summarize_sessions))
-    assert sessions.measured is None
 
 
 def test_sessions_are_counted_by_how_they_ended() -> None:
@@ -195,12 +154,6 @@ def test_turns_of_sessions_that_never_began_are_not_sent() -> None:
     assert "not sent, or not in the journal yet: 3 of 15 requests" in text
 
 
-def test_a_row_has_its_session_and_turn() -> None:
-    result = made([2, 1], rows_of([2, 1]))
-    rows = [row for some in request_rows.list_rows(result) for row in some]
-    assert [(row["session"], row["turn"]) for row in rows] == [(0, 1), (0, 2), (1, 1)]
-
-
 def test_a_stored_run_has_the_same_sessions(tmp_path: Path) -> None:
     result = ended()
     keep(result, tmp_path, report.render_report(result))
@@ -212,50 +165,6 @@ def test_a_stored_run_has_the_same_sessions(tmp_path: Path) -> None:
         row.requests for row in result.derive(session_figures.divide_by_turn)
     ]
     assert ours["sessions"]["ends"][0]["place"] == 'a.jsonl, row 4, conversation "x"'
-
-
-def test_the_table_by_turn_has_80_columns() -> None:
-    shown = report.render_report(made([40], rows_of([40], slots=1), slots=1)).splitlines()
-    begin = next(at for at, line in enumerate(shown) if line.startswith("Turn "))
-    assert max(map(len, shown[begin : begin + 12])) <= 80
-    row = next(line for line in shown[begin:] if line.split()[:1] == ["2"])
-    assert row.split() == ["2", "1", "0", "100", "50.0", "%", "5", "40.0", "40.0", "40.0", "10.0", "80.0"]
-
-
-def test_a_page_has_the_sessions_and_the_table_by_turn() -> None:
-    result = made(TURNS, rows_of(TURNS))
-    shown = make_account(summarise_run(Path("runs/made"), result), "run-1", draw=False)
-    (by_turn,) = (section.table for section in shown.sections if section.title == "By turn")
-    assert len(require(by_turn).body) == 3
-    (sessions,) = (section for section in shown.sections if section.title == "Sessions")
-    assert any(line.startswith("5 begun") for line in sessions.lines)
-
-
-def test_sessions_in_flight_include_those_between_two_turns() -> None:
-    text = report.render_report(made([3, 3], rows_of([3, 3])))
-    assert "concurrency: 2.00 sessions on average of 2, 1.09 requests in flight" in text
-
-
-def test_turns_after_an_early_end_are_not_lost_with_another_shard() -> None:
-    turns = [3, 3, 3, 3]
-    whole = made(turns, rows_of(turns, failures={(0, 2): CUT, (2, 1): CUT}))
-    first, second = divided(whole, 2)  # sessions 0 and 2, and 1 and 3
-    merged = merge.merge_results(named([first]))
-    assert merged.facts.lost == ("shard 1/2 is missing: its 6 requests are lost",)
-    again = merge.merge_results(named([first, second]))
-    got = again.derive(session_figures.summarize_sessions)
-    assert got == whole.derive(session_figures.summarize_sessions)
-    assert again.facts.session_turns == whole.facts.session_turns
-
-
-def test_the_digests_of_shards_are_one_sum() -> None:
-    digests = [f"{2**128 - 2:032x}", "", f"{5:032x}"]
-    parts = [part(made([1, 1, 1], rows_of([1, 1, 1], slots=3), 3), at, 3) for at in range(3)]
-    of = [
-        Result(replace(each.facts, bodies_digest=digest), each.records)
-        for each, digest in zip(parts, digests, strict=True)
-    ]
-    assert merge.merge_results(named(of)).facts.bodies_digest == f"{3:032x}"
 
 
 @loop_over(
@@ -305,38 +214,6 @@ def make_agents(rows: Sequence[Record] | None = None) -> Result:
     )
     sent = send_tree(BEFORE, DELAYS_MS, (0, 0, 7, 0, 0, 3), (0, 0, 40, 0, 0, 0))
     return make_run(sent if rows is None else rows, waits)
-
-
-def test_the_path_goes_back_over_what_ended_last() -> None:
-    run = make_agents()
-    assert mark_critical_requests(run) == [1, 1, 1, 0, 1, 1]
-    path = require(run.derive(measure_critical_path))
-    whole_ms = 5 * TURN_MS + 40 + (10 + 20 + 30) + (7 + 3)
-    assert path == CriticalPath(
-        sessions=1,
-        session_s=whole_ms / 1e3,
-        requests=6,
-        path_requests=5,
-        request_s=(5 * TURN_MS + 40) / 1e3,
-        tool_s=(15 + 30) / 1e3,  # no more of it than the pause
-        pause_s=(10 + 5) / 1e3,
-        queued_s=10 / 1e3,
-        role_s={"main": 2 * TURN_MS / 1e3, "explore": (3 * TURN_MS + 40) / 1e3},
-        all_tool_s=(15 + 30) / 1e3,
-        all_queued_s=10 / 1e3,
-    )
-
-
-def test_each_depth_and_role_has_its_own_figures() -> None:
-    main, explore = make_agents().derive(divide_by_branch)
-    assert [(row.name, row.depth, row.requests) for row in (main, explore)] == [
-        ("main", 0, 2), ("explore (1)", 1, 4),
-    ]  # fmt: skip
-    assert (main.mean_ttft_ms, main.mean_queued_ms) == (TTFT_MS, 0)
-    assert explore.mean_queued_ms == 10 / 4
-    assert explore.p99_queued_ms == np.percentile([0, 7, 0, 3], 99)
-    assert (main.cached_tokens, main.cached_of) == (4 * 50, 6 * 50)
-    assert (explore.cached_tokens, explore.cached_of) == ((1 + 2 + 3 + 5) * 50, (2 + 3 + 4 + 6) * 50)
 
 
 def test_a_session_that_failed_has_no_path() -> None:
@@ -400,22 +277,6 @@ def test_report_page_and_export_have_the_same_path(tmp_path: Path) -> None:
     assert [row[0] for row in require(branches).body] == ["main", "explore (1)"]
 
 
-def test_time_with_two_requests_on_their_way_counts_once() -> None:
-    sessions = require(make_agents().derive(summarize_sessions))
-    whole_ms = 5 * TURN_MS + 40 + (10 + 20 + 30) + (7 + 3)
-    # The second sub-agent begins 5 ms before the first one.
-    assert sessions.figures.busy_share == (5 * TURN_MS + 40 + 5) / whole_ms
-
-
-def test_the_table_of_branches_has_80_columns() -> None:
-    shown = report.render_report(make_agents()).splitlines()
-    begin = next(at for at, line in enumerate(shown) if line.startswith("Branch "))
-    assert max(map(len, shown[begin : begin + 6])) <= 80
-    row = next(line for line in shown[begin:] if line.startswith("main "))
-    assert row.split()[:3] == ["main", "2", "0"]
-    assert int(row.split()[6]) == OUTPUT
-
-
 def test_concurrency_names_the_limit_of_requests() -> None:
     rows = send_tree(BEFORE, DELAYS_MS, (0,) * 6, (0,) * 6)
     waits = make_agents().facts.session_waits
@@ -425,13 +286,3 @@ def test_concurrency_names_the_limit_of_requests() -> None:
     shown = report.render_report(limited)
     assert "1.04 requests in flight of 3 at most\n  (--max-requests)\n" in shown
     assert "between two turns" not in shown
-
-
-def test_a_branch_forgets_only_what_its_own_line_sent() -> None:
-    rows = [replace(row, cached_tokens=0) for row in send_tree(BEFORE, DELAYS_MS, (0,) * 6, (0,) * 6)]
-    run = judged([len(BEFORE)], rows, session_waits=make_agents().facts.session_waits)
-    found = require(session_forgotten.find(run))
-    # The main line's second request, and the first sub-agent's.
-    assert found.startswith(
-        f"of {ADDED + 2 * ADDED} prompt tokens that sessions had sent in their turn before"
-    )

@@ -49,20 +49,6 @@ def test_no_message_and_no_answer_is_of_two_sessions() -> None:
     assert len({text[:40] for text in texts}) == len(texts)
 
 
-def test_the_planned_length_is_that_of_the_whole_history() -> None:
-    of = made(prefix_len=6)
-    assert of.requests.input_lens.tolist() == [14, 27, 40] * 4
-    assert [words(of, i) for i in range(12)] == [14, 27, 40] * 4
-
-
-def test_the_servers_own_count_sets_the_number_of_words() -> None:
-    of = made(
-        counts=WordCounts(words=("a", "b", "c"), overhead=4.0, per_word=2.0), input_len=12, output_len=6
-    )
-    assert of.requests.input_lens.tolist()[:3] == [12, 30, 48]
-    assert [len(message["content"].split()) for message in messages(of, 2)] == [4, 3, 4, 3, 4]
-
-
 def test_lengths_vary_as_asked_for() -> None:
     of = made(num_sessions=50, input_dist="uniform:min=5,max=9", output_dist="uniform:min=2,max=4")
     own = [len(messages(of, i)[-1]["content"].split()) for i in range(150)]

@@ -139,14 +139,6 @@ def test_merged_shards_are_the_run_of_one_process(of: int) -> None:
     check()
 
 
-def test_shards_without_a_request_are_merged() -> None:
-    run = made_runs.run(requests=3, concurrency=3)
-    shards = divided(run, 7)
-    idle = client(transport="httpx", why="none was needed", cpu_s=shards[3].facts.client.cpu_s)
-    shards[3] = shard_runs.part(run, 3, 7, client=replace(idle, wall_s=0.1))
-    assert texts(merge.merge_results(named(shards))) == texts(by_workers(run, 7))
-
-
 @pytest.mark.parametrize("name", ["a rate", "requests that fail"])
 def test_directories_of_shards_are_merged_as_they_were(name: str, tmp_path: Path) -> None:
     places = [Run(run).save(tmp_path / f"{number}") for number, run in enumerate(divided(RUNS[name], 3))]
@@ -309,26 +301,6 @@ def test_what_is_of_another_run_is_refused_and_named(name: str) -> None:
     assert str(refused.value).startswith(words)
 
 
-def test_paths_of_the_same_data_may_differ() -> None:
-    (changed,) = other_profile(dataset_path="/elsewhere/rows.jsonl")[1:]
-    assert len(merge.merge_results(named([TWO[0], changed])).records) == 24
-
-
-@pytest.mark.parametrize(
-    ("indices", "words"),
-    [
-        ([], ""),
-        ([3], "3"),
-        ([27, 12, 13, 14], "12–14, 27"),
-        (list(range(0, 40, 2)), "0, 2, 4, 6, 8, 10, 12, 14 and 12 more"),
-    ],
-)
-def test_indices_are_named_in_ranges(indices: list[int], words: str) -> None:
-    from loadgen.features.shards.merge import format_ranges
-
-    assert format_ranges(np.array(indices, np.int64)) == words
-
-
 def of(*names: str) -> Callable[[Path], list[str]]:
     return lambda base: [str(base / name) for name in names]
 
@@ -365,11 +337,6 @@ def test_a_wrong_command_is_one_line(
     assert said.err.startswith("loadgen: " + message.format(base=tmp_path) if message else "")
     assert said.err.count("\n") == bool(message)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
-
-
-def test_merging_by_hand_takes_a_list() -> None:
-    with pytest.raises(UsageError, match="expected a list of runs or directories"):
-        merge.merge("runs/1")
 
 
 @pytest.mark.parametrize("of", [pytest.param(2, marks=pytest.mark.long), 7])
@@ -418,14 +385,6 @@ def test_why_a_shard_was_lost_stands_with_it_where_it_is_known() -> None:
     assert merged.facts.shards[1].lost == merged.facts.lost[0]
 
 
-def test_of_many_lost_shards_the_verdict_names_the_first() -> None:
-    merged = merge.merge_results([("runs/9", part(OPEN, 9, 10))])
-    (evidence,) = (finding.evidence for finding in merged.verdict.grave if finding.rule.code == "load-lost")
-    assert evidence.startswith("shard 0/10 is missing: its 32 requests are lost; shard 1/10 is missing: ")
-    assert evidence.endswith("shard 3/10 is missing: its 32 requests are lost; and 5 more were lost")
-    assert len(merged.facts.lost) == 9
-
-
 def test_of_a_load_for_a_time_it_is_not_known_what_is_missing() -> None:
     case = made_cases.run(closed(), {"duration": 5.0, "num_prompts": None})
     shards = named(divided(Result(case.facts, case.records), 2))
@@ -444,13 +403,6 @@ def test_of_whole_sessions_what_no_shard_has_is_lost() -> None:
     assert len(lost(merged)) == 214
     share = "is missing: its share of 214 requests is lost"
     assert merged.facts.lost == (f"shard 0/3 {share}", f"shard 1/3 {share}")
-
-
-def test_a_lost_worker_of_a_shard_is_named_with_it() -> None:
-    shards = [part(OPEN, 0, 2), part(OPEN, 1, 2, lost=("worker 1 was killed",))]
-    merged = merge.merge_results(named(shards))
-    assert merged.facts.lost == ("shard 1/2: worker 1 was killed",)
-    assert grave(merged)[:2] == GRAVE
 
 
 def killed(directory: Path, run: Result, rows: list[Record]) -> Path:

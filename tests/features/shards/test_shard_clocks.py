@@ -13,7 +13,6 @@ from builders import made_cases, shard_runs
 from builders.loops import loop_over, loop_over_named
 from builders.made_cases import open_loop, rate
 from builders.shard_runs import HERE, elsewhere, named, part, shard
-from loadgen.base.structs import replace
 from loadgen.facts.run_facts import ClockReading, ShardFacts
 from loadgen.features.shards import merge, shard_clocks
 from loadgen.features.shards.merge import shift_records
@@ -41,11 +40,6 @@ class Clocks:
 
     def wall_ns(self) -> int:
         return self.mono_ns + self.ahead_ns
-
-
-def test_a_reading_has_the_wall_clock_and_its_error() -> None:
-    found = read_clock(Clocks(ahead_ns=7_000), lambda: "boot", lambda: 5)
-    assert found == ClockReading(boot="boot", offset_ns=7_000, error_ns=5, reference="wall clock")
 
 
 def test_this_machine_has_a_reading() -> None:
@@ -149,12 +143,6 @@ def test_a_shard_without_requests_moves_no_other() -> None:
     assert moved[2] == ClockShift(1 * S, 3 * MS, WALL)
 
 
-def test_no_boot_is_known_to_be_the_same() -> None:
-    unknown = of_clock(reading(10 * S, boot=""), reading(10 * S, boot=""))
-    spans = [ClockSpan(unknown), ClockSpan(unknown)]
-    assert find_shifts(spans)[1] == ClockShift(0, 0, WALL)
-
-
 def on(run: Result, number: int, ahead_ns: int, **reading: Any) -> Result:
     """One of two shards, on a machine whose clock is ahead by so much."""
     mine = part(run, number, 2, shard=elsewhere(number, 2, ahead_ns, **reading))
@@ -199,32 +187,6 @@ def test_a_clock_that_is_not_known_well_is_doubted_and_no_latency_is(error_ns: i
     assert finding.evidence.startswith(evidence)
     assert "latencies are not" in finding.evidence
     assert both.metrics.ttft == RUN.metrics.ttft
-
-
-def test_latencies_do_not_depend_on_the_offset_at_all() -> None:
-    right = merged(RUN, 5 * S)
-    shards = [part(RUN, 0, 2), on(RUN, 1, 5 * S)]
-    wrong_reading = elsewhere(1, 2, 5 * S + 40 * MS)
-    wrong = merge.merge_results(
-        named([shards[0], Result(replace(shards[1].facts, shard=wrong_reading), shards[1].records)])
-    )
-    latencies = ("ttft", "tpot", "itl", "e2el", "queue_time", "token_time", "total_output_tokens")
-    assert all(getattr(right.metrics, name) == getattr(wrong.metrics, name) for name in latencies)
-    assert right.metrics.duration_s != wrong.metrics.duration_s
-
-
-def test_shards_that_began_apart_are_doubted() -> None:
-    late = part(RUN, 1, 2)
-    moved = Result(late.facts, Records.join(shift_records(late.records, 3 * S)))
-    apart = merge.merge_results(named([part(RUN, 0, 2), moved]))
-    assert "shards-started-apart" in [finding.rule.code for finding in apart.verdict.grave]
-    closed = made_cases.run()
-    run = Result(closed.facts, closed.records)
-    second = shard_runs.part(run, 1, 2)
-    moved = Result(second.facts, Records.join(shift_records(second.records, 3 * S)))
-    apart = merge.merge_results(named([shard_runs.part(run, 0, 2), moved]))
-    (found,) = (f for f in apart.verdict.grave if f.rule.code == "shards-started-apart")
-    assert found.evidence == "2 shards began 3000 ms apart: all were to send their part of the plan at once"
 
 
 @pytest.mark.parametrize(("began_ms", "apart"), [(2000, []), (3500, ["shards-started-apart"])])

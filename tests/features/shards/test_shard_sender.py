@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from builders.loops import loop_over
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.signals import SIGNALS, Interrupts, Stopped, StopRequest
-from loadgen.features.shards.shard_sender import Punctual, ShardSender, compute_lead_s
+from loadgen.features.shards.shard_sender import Punctual, ShardSender
 from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
 from loadgen.run.firing import TransportOptions
@@ -86,11 +86,6 @@ def test_an_instant_past_or_absurd_is_refused_in_words(text: str, message: str) 
         shard_settings.read_instant(text, Clocks()).check(NOW_S * S)
 
 
-@loop_over(("connections", "seconds"), [(0, 1.0), (1, 1.0005), (10_000, 6.0), (10**6, 30.0)])
-def test_many_connections_are_opened_sooner(connections: int, seconds: float) -> None:
-    assert compute_lead_s(connections) == seconds
-
-
 def in_a_child(do: Callable[[], list[int]]) -> list[int]:
     """What a forked process returns."""
     read, write = os.pipe()
@@ -123,23 +118,6 @@ def test_the_start_is_the_instant_on_the_monotonic_clock() -> None:
     assert clocks.mono_ns == 64 * S
     assert isinstance(options.part.start, Punctual)
     assert (options.part.start.instant_ns, options.gone()) == (65 * S, False)
-
-
-def test_counters_are_read_before_the_connections_are_opened() -> None:
-    clocks = Clocks()
-    waiting = sender(60, clocks)
-    waiting.wait(plan_of(10_000), 3, Display())
-    assert clocks.mono_ns == (65 - 6 - 3) * S
-    waiting.begin(plan_of(10_000), OPTIONS, Display())
-    assert clocks.mono_ns == (65 - 6) * S
-
-
-def test_a_wall_clock_that_is_set_meanwhile_counts() -> None:
-    clocks = Clocks()
-    clocks.on_sleep = lambda: setattr(clocks, "ahead_ns", (NOW_S + 20 - 5) * S)
-    start = begun(60, clocks).part.start
-    assert isinstance(start, Punctual)
-    assert start.instant_ns == 45 * S
 
 
 def test_without_an_instant_nothing_waits_or_changes() -> None:

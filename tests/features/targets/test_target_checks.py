@@ -8,15 +8,10 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from builders.made_cases import (
-    MS,
-    OUTPUT,
     REQUESTS,
-    START_NS,
     TARGETS,
-    TPOT_MS,
     TTFT_MS,
     Rows,
-    answered,
     changed,
     closed,
     run,
@@ -77,35 +72,9 @@ def test_a_target_is_unlike_the_others_only_for_a_reason(rows: Rows, words: str 
     assert targets_unequal.find(run(rows)) is None  # one target
 
 
-def test_a_server_that_is_done_first_is_compared_by_all_it_did() -> None:
-    """As of shards: each has its requests beforehand, and the slower one goes on alone."""
-    rows = [
-        answered(index, index % 2, START_NS + index // 2 * (200 if index % 2 else 100) * MS, TTFT_MS, tpot_ms)
-        for index in range(REQUESTS)
-        for tpot_ms in [20.0 if index % 2 else TPOT_MS]
-    ]
-    assert "median TPOT of http://b:8000 is 20 ms" in (targets_unequal.find(run(rows, targets=TARGETS)) or "")
-
-
 def test_two_equal_servers_are_not_told_apart_by_chance() -> None:
     found = [targets_unequal.find(run(noisy(seed), targets=TARGETS)) for seed in range(100)]
     assert found == [None] * 100
-
-
-def test_figures_of_the_targets_are_those_of_their_requests() -> None:
-    judged = run(failing(0, 2), targets=TARGETS)
-    result = Result(judged.facts, judged.records)
-    rows = target_figures.divide_by_target(result)
-    assert [(row.url, row.requests, row.failed) for row in rows] == [
-        (TARGETS[0], 160, 0),
-        (TARGETS[1], 160, 2),
-    ]
-    rates = [tokens * OUTPUT / result.whole.duration_s for tokens in (160, 158)]
-    assert [row.output_throughput_per_s for row in rows] == rates
-    latencies = (rows[1].mean_ttft_ms, rows[1].p99_ttft_ms, rows[1].mean_tpot_ms, rows[1].p99_tpot_ms)
-    assert latencies == pytest.approx((TTFT_MS, TTFT_MS, TPOT_MS, TPOT_MS))
-    alone = run(failing(0, 2), targets=TARGETS[:1])
-    assert target_figures.divide_by_target(Result(alone.facts, alone.records)) == []
 
 
 def test_a_request_that_died_with_the_client_is_no_targets() -> None:

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from builders import made_runs
 from fakes.scripted_server import closed_port
 from loadgen.base.errors import UsageError
-from loadgen.features.telemetry.prometheus_page import PrometheusPage, Tally
+from loadgen.features.telemetry.prometheus_page import PrometheusPage
 from loadgen.figures.metrics import list_gaps
 from loadgen.figures.per_request import PerRequest
 from loadgen.records.journal import Journal
@@ -37,19 +37,6 @@ def scrape(page: PrometheusPage) -> dict[str, float]:
         text = answer.read().decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     return {f"{one.name}{''.join(sorted(one.labels.values()))}": one.value for one in samples}
-
-
-def test_frames_and_the_whole_give_the_same_counts() -> None:
-    rows = made_runs.answers(40, 16, 8, 1.0, 3)
-    parts, whole = Tally(RUN.facts.ask()), Tally(RUN.facts.ask())
-    for begin in range(0, 40, 7):
-        parts.add(Records.from_records(rows[begin : begin + 7]))
-    whole.add(Records.from_records(rows))
-    for name in ("outcomes", "input_tokens", "output_tokens", "sums_ns"):
-        assert getattr(parts, name) == pytest.approx(getattr(whole, name))
-    assert {key: counts.tolist() for key, counts in parts.buckets.items()} == {
-        key: counts.tolist() for key, counts in whole.buckets.items()
-    }
 
 
 def test_a_scrape_has_the_figures_of_the_report(page: PrometheusPage) -> None:
@@ -92,15 +79,6 @@ def test_prompts_of_unknown_length_are_not_counted_as_0(page: PrometheusPage) ->
 def test_a_port_in_use_is_refused(page: PrometheusPage) -> None:
     with pytest.raises(UsageError, match=r"cannot listen there \(Address already in use\): choose another"):
         PrometheusPage(page.server.address)
-
-
-def test_what_is_closed_gives_its_port_back(page: PrometheusPage) -> None:
-    page.begin(RUN.facts, LiveTotals(), JOURNAL)
-    page.server.serve()
-    page.server.close()
-    host, _, port = page.server.address.rpartition(":")
-    with socket.create_server((host, int(port))):
-        pass
 
 
 def test_without_a_scraper_nothing_waits(page: PrometheusPage) -> None:

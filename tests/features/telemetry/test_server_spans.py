@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from builders import made_runs
-from builders.loops import loop_over, loop_over_named
+from builders.loops import loop_over_named
 from loadgen.facts.run_facts import Facts
 from loadgen.features.telemetry.server_spans import (
     KEY_BYTES,
@@ -25,7 +24,7 @@ from loadgen.features.telemetry.server_spans import (
     split_trace,
 )
 from loadgen.features.telemetry.span_exports import ReceivedSpans
-from loadgen.features.telemetry.spans import MOST_EVENTS, Labels, list_spans
+from loadgen.features.telemetry.spans import Labels, list_spans
 from loadgen.records.record import UNKNOWN, Record, Records
 from loadgen.transport.failure import Failure, FailureKind
 
@@ -89,11 +88,6 @@ def test_a_requests_times_are_read(attributes: dict[str, Any], times_ns: tuple[i
     assert read(pack_times(span(attributes))) == [(*HALVES, 7, list(times_ns))]
 
 
-@loop_over("made", [span({"code.function": "load"}), span({}), span(SGLANG, b"short"), span(SGLANG, b"")])
-def test_what_is_of_no_request_has_no_times(made: Span) -> None:
-    assert pack_times(made) == b""
-
-
 def test_the_recorded_spans_of_vllm_are_read() -> None:
     received = ReceivedSpans()
     received.take(RECORDED)
@@ -155,14 +149,6 @@ def test_the_official_propagator_reads_the_ids_from_the_header() -> None:
         assert (span.is_valid, span.trace_flags.sampled) == (True, True)
 
 
-def test_ids_are_those_of_the_run_and_the_index_alone() -> None:
-    one, same, other = (TraceIds(key) for key in (b"1" * KEY_BYTES, b"1" * KEY_BYTES, os.urandom(KEY_BYTES)))
-    assert [one.find(index) for index in range(100)] == [same.find(index) for index in range(100)]
-    found = [ids.find(index) for ids in (one, other) for index in range(5_000)]
-    for of_kind in zip(*found, strict=True):
-        assert len(set(of_kind)) == 10_000
-
-
 MS = 1_000_000
 KNOWN = made_runs.run(requests=2).facts
 SENT = 10**12
@@ -219,23 +205,6 @@ CASES = [
 def test_what_a_request_has_besides(changes: dict[str, Any], more: dict[str, Any]) -> None:
     (plain,), (span,) = spans_of(record()), spans_of(record(**changes))
     assert span.attributes == {**plain.attributes, **more}
-
-
-def test_unknown_has_no_attribute_and_unsent_begins_when_due() -> None:
-    never = record(messages=0, sent_ns=0, end_ns=0, finish_reason="", http_status=-1, input_tokens=-1,
-        output_tokens=-1, failure=Failure(FailureKind.CONNECT, "refused"))  # fmt: skip
-    (span,) = spans_of(never)
-    assert (span.start_ns, span.end_ns, span.events) == (SENT - 4 * MS, SENT - 4 * MS, [])
-    assert span.attributes["error.type"] == "connect"
-    assert not {"gen_ai.usage.output_tokens", "gen_ai.response.finish_reasons"} & span.attributes.keys()
-
-
-@pytest.mark.parametrize("messages", [1, MOST_EVENTS, MOST_EVENTS + 1, 5_000])
-def test_events_are_bounded_and_have_first_and_last(messages: int) -> None:
-    (span,) = spans_of(record(messages=messages))
-    assert len(span.events) == min(messages, MOST_EVENTS)
-    assert span.events[0] == (SENT + 10 * MS, 2)
-    assert span.events[-1] == (SENT + (9 + messages) * MS, 2 * messages)
 
 
 @pytest.mark.parametrize(

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import http.client
+import re
 import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 import loadgen
 from builders.loops import loop_over, loop_over_named
 from builders.made_cases import run
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream
-from fakes.span_exporter import DECODE_S, HTTP_S, PREFILL_S, QUEUE_S, SpanExporter
 from fakes.virtual_run import serving
 from features.telemetry.test_server_spans import RECORDED
 from loadgen import cli
@@ -58,6 +61,50 @@ COLUMNS = (
     "server_prefill_ns",
     "server_decode_ns",
 )
+
+
+QUEUE_S, PREFILL_S, DECODE_S, HTTP_S = 0.001, 0.02, 0.5, 0.003
+
+
+@dataclass
+class SpanExporter:
+    """Exports to a port of this machine, over one connection, a batch at a time; every other one is gzip."""
+
+    port: int
+    noted: int = 0  # requests
+    zipped: bool = False
+    spans: list[tuple[bytes, tuple[float, ...]]] = field(default_factory=list)  # waiting: trace, times in s
+    statuses: list[int] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, asked: Asked) -> None:
+        """Have a request's span wait for the next batch; its queue is a millisecond longer each time."""
+        if (found := _HEADER.search(asked.head)) is not None:
+            with self.lock:
+                self.noted += 1
+                queue_s = QUEUE_S * self.noted
+                times = queue_s, HTTP_S + queue_s + PREFILL_S, PREFILL_S, DECODE_S
+                self.spans.append((bytes.fromhex(found[1]), times))
+
+    def export(self) -> None:
+        """Export what waits, and a span of the server's start."""
+        with self.lock:
+            waiting, self.spans = self.spans, []
+        sent = ExportTraceServiceRequest()
+        scope = sent.resource_spans.add().scope_spans.add()
+        scope.spans.add(name="Load model", trace_id=bytes(16), span_id=bytes(8))
+        for trace, times in waiting:
+            span = scope.spans.add(name="llm_request", trace_id=trace, span_id=b"fakespan")
+            for name, time_s in zip(_NAMES, times, strict=True):
+                span.attributes.add(key=f"gen_ai.latency.{name}").value.double_value = time_s
+        body, headers = sent.SerializeToString(), {"Content-Type": "application/x-protobuf"}
+        self.zipped = not self.zipped
+        if self.zipped:
+            body, headers["Content-Encoding"] = gzip.compress(body), "gzip"
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection.request("POST", "/v1/traces", body, headers)
+        self.statuses.append(connection.getresponse().status)
+        connection.close()
 
 
 @pytest.fixture
@@ -368,30 +415,6 @@ def test_spans_of_other_requests_are_explained(ours: list[bool], others: int, li
     receiver.close()
 
 
-def test_a_port_in_use_is_refused() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(
-            UsageError, match=rf"--receive-spans {address}: cannot listen there \(Address already in use\):"
-        ):
-            SpanReceiver(address)
-
-
-def test_what_comes_before_and_after_a_run_waits_until_the_next() -> None:
-    receiver = SpanReceiver(f"127.0.0.1:{closed_port()}")
-    exporter = SpanExporter(int(receiver.address.rpartition(":")[2]))
-    for _ in range(2):
-        early = threading.Thread(target=exporter.export)
-        early.start()
-        receiver.serve()
-        early.join()
-        receiver.stop()
-        receiver.stop()
-    assert (exporter.statuses, len(receiver.spans.read_rows()), receiver.spans.other) == ([200, 200], 0, 2)
-    receiver.close()
-    receiver.close()
-
-
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -447,3 +470,9 @@ def test_a_batch_that_comes_after_the_last_answer_is_waited_for(
         assert (run.records.server_first_token_ns > run.records.server_queue_ns).all()
         assert (run.records.server_queue_ns > 0).all()
     assert "WARNING" not in capfd.readouterr().err
+
+
+_HEADER = re.compile(r"(?mi)^traceparent: 00-([0-9a-f]{32})-([0-9a-f]{16})-01\r?$")
+
+
+_NAMES = ("time_in_queue", "time_to_first_token", "time_in_model_prefill", "time_in_model_decode")

@@ -60,13 +60,6 @@ def test_totals_are_read_as_they_were_published(named: bool, tmp_path: Path) -> 
     assert (read.read(), read.beats) == (FIGURES, 2)
 
 
-def test_totals_of_several_processes_add_up() -> None:
-    assert Totals.join([]) == Totals()
-    assert Totals.join([FIGURES, Totals(sent=1, tokens=2), FIGURES]) == Totals(
-        19, 16, 140, 14, 2, 122, 130, 10, 12, ttft_counts=(*NO_TTFTS[2:], 4, 8)
-    )
-
-
 RESULT = WorkerResult(
     Health(1, 2, 3, 4, 5, 6), "", DecodedTally(1, 2, 3), [(b"R", b"x" * 1_000_000), (b"F", b"{}")]
 )

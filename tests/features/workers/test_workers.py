@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import signal
-import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-import trustme
 
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, stream, target_of, whole
+from fakes.tls import make_contexts
 from loadgen import cli
 from loadgen.base.errors import MeasureError
 from loadgen.base.signals import CANCELLED, StopRequest
@@ -92,10 +91,7 @@ def test_every_request_is_sent_once_and_slots_are_unique(
 
 @pytest.mark.parametrize("transport", ["wire", "httpx"])
 def test_workers_send_over_tls(transport: str) -> None:
-    authority = trustme.CA()
-    serving, trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
-    authority.issue_cert("127.0.0.1").configure_cert(serving)
-    authority.configure_trust(trusting)
+    serving, trusting = make_contexts("127.0.0.1")
     made = a_plan(max_concurrency=4)
     with ScriptedServer(FAST, tls=serving) as server:
         options = TransportOptions(server.target(trusting), transport)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import os
 import signal
 import sys
@@ -20,10 +21,15 @@ import psutil
 import pytest
 
 import loadgen
+from builders import made_runs
 from builders.loops import loop_over
 from builders.required import require
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream
 from fakes.virtual_serving import VirtualServing
+from loadgen.report.run import Run
+from loadgen.run.command import options
+from loadgen.settings.keyword_types import BenchOptions
+from loadgen.study.series.series_api import LimitOptions, SweepOptions
 
 PATIENCE_S = 20.0
 
@@ -388,3 +394,41 @@ def test_a_run_that_a_rule_ends_is_returned(hanging: ScriptedServer) -> None:
     run = loadgen.bench(hanging.base_url, **LONG, max_duration_s=1.0, drain_timeout_s=0.0)
     assert "--max-duration" in run.partial
     assert run.metrics.completed > 0
+
+
+@pytest.mark.usefixtures("engines")
+def test_the_gpus_of_a_simulation_are_those_that_are_given() -> None:
+    run = loadgen.bench(preset="instant", num_prompts=4, input_len=8, output_len=4, gpus=2, observe=False)
+    metrics = run.metrics
+    assert metrics.output_throughput_per_gpu_per_s == metrics.output_throughput_per_s / 2
+    report = " ".join(run.report().split())
+    assert f"per GPU: {metrics.output_throughput_per_gpu_per_s:.1f} output tok/s" in report
+
+
+@loop_over(("words", "gpus"), [([], 0), (["--gpus", "8"], 8)])
+def test_the_flag_is_the_keyword(words: list[str], gpus: int) -> None:
+    assert options.parse(words).gpus == gpus
+
+
+@loop_over(
+    ("function", "options"),
+    [
+        (loadgen.bench, BenchOptions),
+        (loadgen.bench_async, BenchOptions),
+        (loadgen.sweep, SweepOptions),
+        (loadgen.limit, LimitOptions),
+    ],
+)
+def test_a_signature_names_every_keyword(function: Callable[..., Any], options: Any) -> None:
+    shown = inspect.signature(function)
+    assert list(shown.parameters) == ["base_url", "profile", *options.__annotations__]
+    assert "max_concurrency: int | None = ..." in str(shown)
+    assert "ForwardRef" not in str(shown)
+
+
+def test_a_run_is_shown_as_its_report_in_a_notebook() -> None:
+    page = Run(made_runs.run(model="a<b>&c"))._repr_html_()
+    assert page.startswith("<pre>")
+    assert "Serving Benchmark Result" in page
+    assert "a&lt;b&gt;&amp;c" in page
+    assert "loadgen report" not in page  # it lies nowhere

@@ -37,13 +37,13 @@ from loadgen.plan.profile import Profile
 from loadgen.records.journal import JOURNAL
 from loadgen.records.record import Records
 from loadgen.report.result_block import find_layout
-from loadgen.report.run_directory import RESULT, load
+from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT, load
 from loadgen.report.run_lines import summarize_client
 from loadgen.report.section import ReportOptions
-from loadgen.run import acceptance, live_display, session
-from loadgen.run.command import progress
+from loadgen.run import acceptance, session
 from loadgen.run.firing import Outcome, TransportOptions, Watch
 from loadgen.run.measurement import measure
+from loadgen.server.sample_file import SAMPLES
 
 pytestmark = [
     pytest.mark.usefixtures("elsewhere"),
@@ -51,7 +51,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
 ]
 LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--num-prompts", "4", "--max-concurrency", "2"]
-TOKENIZER = str(Path(__file__).parents[2] / "data" / "tokenizer")
 
 
 @pytest.fixture(autouse=True)
@@ -195,16 +194,6 @@ def test_result_files_are_written_where_and_as_asked(capsys: pytest.CaptureFixtu
     assert "result file: out/x/r.json" in capsys.readouterr().out
 
 
-def test_text_is_sent_where_it_is_asked_for() -> None:
-    pytest.importorskip("transformers")
-    with VirtualServing(api(lambda _: stream())) as server:
-        words = ["--backend", "openai-chat", "--tokenizer", TOKENIZER]
-        assert bench(server, *words) in (0, 1)  # the answers are those of the other API
-        (first, *_) = [asked for asked in server.asked if asked.body]
-    assert first.head.startswith("POST /v1/chat/completions")
-    assert isinstance(json.loads(first.body)["messages"][0]["content"], str)
-
-
 def interrupting(times: int) -> tuple[Callable[[Asked], Answer], threading.Event]:
     """Two requests are answered, the others hang; Ctrl-C comes once the hanging ones are under way."""
     lock, release = threading.Lock(), threading.Event()
@@ -301,19 +290,6 @@ def test_a_simulation_is_marked_from_its_display_to_its_files(
     assert (stored["simulated"], stored["model_id"]) == (True, "Qwen/Qwen3-8B (simulated)")
 
 
-def test_the_display_is_closed_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed = []
-
-    class Shown(progress.Display):
-        def close(self) -> None:
-            closed.append(True)
-
-    monkeypatch.setattr(live_display, "Display", Shown)
-    with VirtualServing(api(lambda _: stream())) as server:
-        assert bench(server) == 0
-    assert closed == [True]
-
-
 @pytest.mark.whole
 def test_the_client_measures_itself_at_the_pace_of_the_warm_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -339,3 +315,68 @@ def test_the_client_measures_itself_at_the_pace_of_the_warm_up(
     stored, used = own["calibration"], own["client"]["transport"]
     assert f"self-test of {used} at 4 streams × {1000 / pace_ms:g} tok/s\n" in told
     assert (stored["streams"], stored["transport"], stored["interval_ms"]) == (4, used, pace_ms)
+
+
+@pytest.mark.whole
+def test_a_run_prints_its_report_and_writes_its_directory(capsys: pytest.CaptureFixture[str]) -> None:
+    with ScriptedServer(api(lambda _: stream(3, 0.002))) as server:
+        assert bench(server, "--seed", "7", "--num-warmups", "2") == 0
+        assert len([asked for asked in server.asked if asked.head.startswith("POST")]) == 6
+    out = capsys.readouterr().out
+    directory = run_directory()
+    assert sorted(path.name for path in directory.iterdir()) == sorted([RESULT, ARRIVALS, REPORT, SAMPLES])
+    assert "============ Serving Benchmark Result ============" in out
+    assert "Successful requests:                     4" in out
+    assert out.endswith(f"run directory: {directory}\n")
+    assert f"\nmore: loadgen report {directory} (" in out
+    assert cli.main(["report", str(directory)]) == 0
+    whole_report = capsys.readouterr().out
+    assert whole_report == (directory / REPORT).read_text()
+    assert "seed 7 (given)" in whole_report
+    block = whole_report[whole_report.index("=") : whole_report.index("verdict:")]
+    assert block in out
+
+
+def test_a_seed_that_was_not_given_is_drawn_said_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    bodies = []
+    for _ in range(2):
+        with VirtualServing(api(lambda _: stream())) as server:
+            assert bench(server) == 0
+            bodies.append({asked.body for asked in server.asked if asked.body})
+    assert bodies[0].isdisjoint(bodies[1])
+    seeds = [json.loads((path / RESULT).read_text())["loadgen"]["seed"] for path in Path("runs").iterdir()]
+    assert len(set(seeds)) == 2
+    whole_reports = "".join((path / REPORT).read_text() for path in Path("runs").iterdir())
+    assert all(f"seed {seed} (drawn)" in whole_reports for seed in seeds)
+
+
+WORKLOAD = "input_len = 8\noutput_len = 2\nnum_prompts = 2\nmax_concurrency = {}\nnum_warmups = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("profiles", "rows"),
+    [
+        pytest.param("./light.toml", 0, id="one load"),
+        pytest.param("./light.toml,./light.toml", 0, id="one load twice"),
+        pytest.param("./light.toml,./heavy.toml", 2, id="two loads"),
+    ],
+)
+@pytest.mark.usefixtures("engines")
+def test_a_table_of_loads_is_printed_last(
+    profiles: str,
+    rows: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, limit in (("light", 1), ("heavy", 2)):
+        (tmp_path / f"{name}.toml").write_text(WORKLOAD.format(limit), "utf-8")
+    assert cli.main(["bench", "--quiet", "--preset", "instant", "--profile", profiles]) == 0
+    out = capsys.readouterr().out
+    table = out.partition("\n8 in / 2 out, 2 requests\n")[2].splitlines()
+    assert [line.split()[:2] for line in table if line.lstrip().startswith(("light ", "heavy "))] == [
+        ["light", "1"],
+        ["heavy", "2"],
+    ][:rows]
+    assert ("instant (SIMULATED)" in table) is bool(rows)

@@ -12,9 +12,7 @@ from fakes.scripted_server import (
     LAST,
     PING,
     Answer,
-    Asked,
     Driven,
-    End,
     chunk,
     drive,
     events,
@@ -72,19 +70,6 @@ def test_a_lower_limit_cuts_nothing_that_is_under_way(transport: str) -> None:
     assert second_ns >= driven.captures[4].end_ns
 
 
-def test_a_request_is_due_when_the_limit_lets_it_pass(transport: str) -> None:
-    server = VirtualServer(lambda _: stream(4, 0.01))
-    job = job_of(server.target(), 10_000, 5, concurrency_steps=UP_AND_DOWN, duration_ns=4 * SECOND)
-    driven = drive(job, transport, server)
-    delays_ns = np.array([capture.sent_ns - capture.intended_ns for capture in driven.captures[2:]])
-    assert delays_ns.min() >= 0
-    assert delays_ns.max() < SOON_NS
-    begun = [
-        capture for capture in driven.captures if capture.intended_ns == driven.health.started_ns + SECOND
-    ]
-    assert len(begun) == 3  # from two to five
-
-
 # Requests in prefill.
 
 
@@ -117,17 +102,6 @@ def test_no_more_are_in_prefill_than_the_cap(transport: str, open_loop: bool, pi
     most, mean = in_prefill(driven, 100 * MS)
     assert most == 4
     assert mean > 3.8
-
-
-def test_a_cap_that_never_binds_changes_nothing(transport: str) -> None:
-    server = VirtualServer(lambda _: prefilled(0.1))
-    driven = drive(job_of(server.target(), 12, 4, prefill_concurrency=4), transport, server)
-    plain = VirtualServer(lambda _: prefilled(0.1))
-    without = drive(job_of(plain.target(), 12, 4), transport, plain)
-    times_ns = [
-        [capture.sent_ns - each.health.started_ns for capture in each.captures] for each in (driven, without)
-    ]
-    assert times_ns[0] == times_ns[1]
 
 
 def test_a_request_that_fails_leaves_prefill(epoll: str) -> None:
@@ -206,30 +180,3 @@ def test_a_request_that_ends_before_is_a_success(transport: str) -> None:
     for point in (CancelPoint(after_ns=SECOND), CancelPoint(after_tokens=4)):
         driven = drive(cancelling(server.target(), 6, 2, 1, point), transport, server)
         assert kinds(driven) == [None] * 6
-
-
-def test_the_next_request_goes_over_a_new_connection_at_once(transport: str) -> None:
-    server = VirtualServer(lambda _: stream(3, 1.0))
-    driven = drive(cancelling(server.target(), 6, 2, 1, CancelPoint(after_ns=SECOND)), transport, server)
-    assert kinds(driven) == [CUT] * 6
-    assert server.connections == 6
-    for earlier, later in zip(driven.captures, driven.captures[2:], strict=False):
-        assert 0 <= later.sent_ns - earlier.end_ns < MS
-
-
-def test_those_that_are_not_cancelled_keep_their_connection(transport: str) -> None:
-    server = VirtualServer(lambda _: stream(2))
-    driven = drive(cancelling(server.target(), 6, 2, 6, CancelPoint(after_ns=SECOND)), transport, server)
-    assert kinds(driven) == [None] * 6
-    assert server.connections == 2
-
-
-def test_a_request_that_is_sent_again_is_cancelled_on_time(epoll: str) -> None:
-    def script(asked: Asked) -> Answer:
-        return (stream(2), Answer([], End.CLOSE), stream(3, 1.0))[asked.number]
-
-    server = VirtualServer(script)
-    driven = drive(cancelling(server.target(), 2, 1, 1, CancelPoint(after_ns=SECOND)), epoll, server)
-    assert kinds(driven) == [None, CUT]
-    assert driven.captures[1].resends == 1
-    assert 0 <= driven.captures[1].end_ns - driven.captures[1].sent_ns - SECOND < MS // 5
