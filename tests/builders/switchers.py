@@ -8,7 +8,7 @@ from pathlib import Path
 from loadgen.settings import vllm_flags
 
 _PAGE = Path(__file__).parents[2] / "docs" / "from-others.md"
-_ROW = re.compile(r"^\| (`-.*?`) \| (?:(same|differs|refused)(?:: )?)?(.*) \|$", re.MULTILINE)
+_ROW = re.compile(r"^\* (`-[\w-]+`(?:, `-[\w-]+`)*): (?:(same|differs|refused)\b(?:: )?)?(.*)$", re.MULTILINE)
 
 
 def _read_flags(client: str) -> list[tuple[str, str, str]]:
