@@ -14,7 +14,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -43,6 +42,7 @@ from loadgen.settings.table import PROFILE_KEYS
 from loadgen.study.audit.findings import CHECKS
 from loadgen.study.compare.comparability import COMPARABILITY
 from loadgen.study.quality.quality_record import USUAL_KL
+from loadgen.study.series.sweep_command import sweep_parser
 from loadgen.verdict.verdict import DOUBTS
 
 _ROOT = Path(__file__).parent.parent
@@ -117,9 +117,13 @@ def _flag_groups(parser: argparse.ArgumentParser) -> Iterator[str]:
             yield _grid(("flag", "value", "meaning"), rows)
 
 
-def _flag_group(title: str) -> str:
-    """The flags of one group, for the page that is about them."""
-    return next(table for head, table in pairwise(_flag_groups(bench_parser())) if title in head.lower())
+def _flag_group(title: str, make: Callable[[], argparse.ArgumentParser] = bench_parser) -> str:
+    """The flags of one group of a command, for the page that is about them."""
+    (actions,) = (
+        group._group_actions for group in make()._action_groups if (group.title or "").startswith(title)
+    )
+    rows = ((_listed(each.option_strings), _value(each), _help(each.help)) for each in actions)
+    return _grid(("flag", "value", "meaning"), rows)
 
 
 def _value(action: argparse.Action) -> str:
@@ -321,6 +325,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "flags": _bench_flags,
     "flags-sessions": partial(_flag_group, "sessions of several turns"),
     "flags-traces": partial(_flag_group, "traces"),
+    "flags-images": partial(_flag_group, "images"),
+    "flags-stop": partial(_flag_group, "rules to stop"),
+    "flags-sweep": partial(_flag_group, "what is varied", sweep_parser),
     "profiles": _profiles,
     "profile-keys": _profile_keys,
     "server-keys": _server_keys,

@@ -59,7 +59,7 @@ CLAIMS: dict[str, tuple[str, ...]] = {
     "reliability.md": (
         f"written at most {journal._EVERY_NS // 10**6} ms after it was decoded",
         f"A thread syncs it every {journal._SYNC_S:g} s",
-        f"| `--drain-timeout S` | | {run_settings.DRAIN_S:g} |",
+        f"before they are cut (default {run_settings.DRAIN_S:g})",
         f"at least {saturation_rule.LEAST} of the run",
         f"Mann-Kendall's z above {saturation_rule._TREND_Z:g}",
         f"in the mean of {saturation_rule._BLOCKS} successive blocks, "

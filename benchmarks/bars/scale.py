@@ -254,5 +254,5 @@ def _table(found: dict[Spread, list[Shown]]) -> list[str]:
         for each, runs in found.items()
         if runs
     ]
-    loads = dict.fromkeys(f"- {each.load.name}: {each.load.words}" for each in found)
-    return [*markdown(head, rows), "", *loads]
+    loads = dict.fromkeys((each.load.name, each.load.words) for each in found)
+    return [*markdown(head, rows), "", *markdown(("load", "what"), [*loads])]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from benchmarks.bars.streams import UNPACED, WIDE
 from benchmarks.bars.trials import Trial, Trials, details, interleaved, itl, ttft
 from benchmarks.clients.adapters import Client, Installed, Load
-from benchmarks.harness.page import Bar, Section, spread
+from benchmarks.harness.page import Bar, Section, markdown, spread
 from loadgen.features.ring.ring_choice import explain_refusal
 
 _LOADS = (
@@ -30,7 +30,7 @@ def ring(installed: Installed, repeats: int) -> Section:
         return Section(title, [Bar("packet ring", why_not, "", None)], [])
     bars: list[Bar] = []
     lines: list[str] = []
-    loads: list[str] = []
+    loads: list[tuple[str, str, str]] = []
     faults: list[str] = []
     for load, name, most in _LOADS:
         trials, clients = _run(load, installed, max(repeats, _REPEATS) if repeats > 1 else 1)
@@ -44,12 +44,10 @@ def ring(installed: Installed, repeats: int) -> Section:
         table = details(trials, clients, installed.floor)
         lines = lines or table[:2]
         lines += [row.replace("| ", f"| {name}: ", 1) for row in table[2:] if row.startswith("|")]
-        loads += [
-            f"- {name}: {load.words}",
-            *(f"  {line}" for line in table[2:] if line[:1] not in ("", "|")),
-        ]
+        noise = " ".join(line for line in table[2:] if line[:1] not in ("", "|"))
+        loads.append((name, load.words, noise))
         faults += trials.faults
-    return Section(title, bars, [*lines, "", *loads], faults)
+    return Section(title, bars, [*lines, "", *markdown(("load", "what", ""), loads)], faults)
 
 
 def _run(load: Load, installed: Installed, repeats: int) -> tuple[Trials, Sequence[Client]]:

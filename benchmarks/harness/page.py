@@ -81,14 +81,21 @@ def _loop_s() -> float:
 def _machine() -> list[str]:
     facts = describe_machine()
     load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
-    return [
-        f"- {facts['cpu']}, {facts['cpus']} CPUs usable, {facts['machine']}, {platform.system()} "
-        f"{platform.release().partition('-')[0]}",
-        f"- {facts['python']}, numpy {facts['numpy']}, msgspec {facts['msgspec']}, "
-        f"httptools {facts['httptools']}",
-        f"- ten million steps of an empty loop take this Python {_loop_s():.2f} s",
-        f"- load average (1, 5, 15 min): {load}",
-    ]
+    rows = (
+        (
+            "machine",
+            f"{facts['cpu']}, {facts['cpus']} CPUs usable, {facts['machine']}, {platform.system()} "
+            f"{platform.release().partition('-')[0]}",
+        ),
+        (
+            "versions",
+            f"{facts['python']}, numpy {facts['numpy']}, msgspec {facts['msgspec']}, "
+            f"httptools {facts['httptools']}",
+        ),
+        ("ten million steps of an empty loop in Python", f"{_loop_s():.2f} s"),
+        ("load average (1, 5, 15 min)", load),
+    )
+    return markdown(("", ""), rows)
 
 
 def spread(values: Sequence[float], form: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from benchmarks.harness.page import markdown
 from benchmarks.simulated.populations import RUNS, describe_recorded
 from loadgen.host.environment import describe_machine
 
@@ -55,13 +56,16 @@ class Calibration:
         from scipy import __version__ as scipy_version
 
         facts, took_s = describe_machine(), time.perf_counter() - began
+        machine = (
+            f"{facts['cpu']}, {facts['cpus']} CPUs usable; {facts['python']}, numpy {facts['numpy']}, scipy"
+            f" {scipy_version}; {datetime.now(UTC):%Y-%m-%d}, {took_s:.0f} s, seed {self.seed}"
+        )
+        runs = (("real runs", describe_recorded(path)) for path in self.recorded)
         return [
             "",
             "## Machine",
             "",
-            f"- {facts['cpu']}, {facts['cpus']} CPUs usable; {facts['python']}, numpy {facts['numpy']}, scipy"
-            f" {scipy_version}; {datetime.now(UTC):%Y-%m-%d}, {took_s:.0f} s, seed {self.seed}",
-            *(f"- real runs: {describe_recorded(path)}" for path in self.recorded),
+            *markdown(("", ""), [("machine", machine), *runs]),
         ]
 
 
