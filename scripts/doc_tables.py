@@ -84,7 +84,7 @@ def _grid(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def _verbs() -> str:
     groups = list_questions().values()
     rows = ((question, f"`loadgen {name}`") for verbs in groups for name, question in verbs.items())
-    return _grid(("question", "verb"), rows)
+    return _grid(("question", "command"), rows)
 
 
 def _vllm_flags() -> str:
@@ -326,6 +326,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "flags-sessions": partial(_flag_group, "sessions of several turns"),
     "flags-traces": partial(_flag_group, "traces"),
     "flags-images": partial(_flag_group, "images"),
+    "flags-roofline": partial(_flag_group, "roofline"),
     "flags-stop": partial(_flag_group, "rules to stop"),
     "flags-sweep": partial(_flag_group, "what is varied", sweep_parser),
     "profiles": _profiles,
