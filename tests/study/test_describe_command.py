@@ -6,18 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
 from builders.required import require
 from loadgen import cli
-from loadgen.base.clock import MS_NS, SECOND_NS
+from loadgen.base.clock import SECOND_NS
 from loadgen.features.traces.trace_blocks import find_growth_reuse, number_blocks
 from loadgen.features.traces.trace_rows import Growth
-from loadgen.figures.workloads import NO_DELAY, LoadColumns, find_ks_distance, measure_reuse
-from loadgen.plan.planned_requests import Turns, make_waits
-from loadgen.study.describe_command import find_pauses_ns, read_load
+from loadgen.figures.workloads import NO_DELAY, LoadColumns, measure_reuse
+from loadgen.study.describe_command import read_load
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 AZURE, MOONCAKE = str(EXAMPLES / "azure_2023.csv"), str(EXAMPLES / "mooncake.jsonl")
@@ -107,11 +105,6 @@ def read(file: str, **values: Any) -> LoadColumns:
     return read_load(str(EXAMPLES / file), values, SEED)
 
 
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> str:
-    path.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
-    return str(path)
-
-
 @pytest.mark.parametrize(
     ("file", "values", "requests", "block"),
     [
@@ -130,29 +123,6 @@ def test_a_trace_is_read_whole(file: str, values: dict[str, Any], requests: int,
     assert (load.find_gaps_ns() >= 0).all()
 
 
-def test_a_part_of_a_trace_is_read_as_it_is_sent() -> None:
-    load = read("mooncake.jsonl", trace_format="mooncake", trace_window="0:10", trace_max_input_len=4096)
-    assert 0 < len(load) < 141
-    assert load.input_lens.max() <= 4096
-    assert (load.block_tokens, load.times_ns is not None) == (16, True)
-
-
-def test_reuse_of_token_ids_is_that_of_the_trace_they_are_made_of() -> None:
-    whole, sent = read("mooncake.jsonl"), read("mooncake.jsonl", trace_format="mooncake", trace_window="0:")
-    shares = [measure_reuse(each) for each in (whole, sent)]
-    assert require(shares[0]).share == pytest.approx(require(shares[1]).share, abs=1e-9)
-    assert find_ks_distance(whole.find_gaps_ns(), sent.find_gaps_ns()) == 0
-
-
-def test_text_is_estimated_by_its_bytes_and_shared_by_its_beginning(tmp_path: Path) -> None:
-    rows = [{"prompt": "a" * 640 + str(number) * 64, "output_tokens": 5} for number in range(3)]
-    load = read_load(write_rows(tmp_path / "rows.jsonl", rows), {}, SEED)
-    assert load.input_lens.tolist() == [176] * 3
-    found = require(measure_reuse(load))
-    assert found.share == 2 * 160 / (3 * 176)
-    assert any("a token for 4 bytes" in note for note in load.notes)
-
-
 def test_sessions_have_their_pauses_and_no_arrivals_of_requests() -> None:
     load = read("conversations.jsonl")
     assert (require(load.sessions).tolist(), require(load.delays_ns)[[0, 2]].tolist()) == (
@@ -160,22 +130,6 @@ def test_sessions_have_their_pauses_and_no_arrivals_of_requests() -> None:
         [NO_DELAY] * 2,
     )
     assert load.times_ns is None
-
-
-def test_a_pause_is_of_a_request_that_waits() -> None:
-    delays = np.array([0, 5, 7, 0], np.int64)
-    begins = np.array([0, 3, 4], np.int64)
-    assert find_pauses_ns(Turns(begins, delays)).tolist() == [NO_DELAY, 5, 7, NO_DELAY]
-    waits = make_waits([[], [], [0, 1], []], [0, 1, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0], ("main",))
-    assert find_pauses_ns(Turns(begins, delays, waits)).tolist() == [NO_DELAY, NO_DELAY, 7, NO_DELAY]
-
-
-def test_random_prompts_share_nothing_but_their_prefix() -> None:
-    values = {"num_prompts": 20, "input_len": 256, "prefix_len": 64, "request_rate": 100.0}
-    load = read_load(None, dict(values), SEED)
-    found = require(measure_reuse(load))
-    assert found.share == pytest.approx(19 * 64 / (20 * 320))
-    assert require(load.times_ns)[-1] > 10 * MS_NS
 
 
 def test_growth_is_as_much_as_its_blocks() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from builders.loops import loop_over
 from builders.required import require
 from loadgen.base.arrays import Float64
 from loadgen.study.knee import find_knee
@@ -35,11 +34,6 @@ def test_a_curve_without_noise_bends_where_its_lines_meet(values: list[float], r
     assert found.high == pytest.approx(BEND, rel=0.02)
 
 
-@pytest.mark.parametrize(("values", "rises"), [(throughput(), True), (latency(), False)])
-def test_a_bend_the_other_way_is_no_knee(values: list[float], rises: bool) -> None:
-    assert find_knee(LOADS.tolist(), values, rises=rises) is None
-
-
 @pytest.mark.long
 def test_the_interval_holds_the_bend_in_most_of_200_curves() -> None:
     random = np.random.default_rng(1)
@@ -66,15 +60,3 @@ def test_a_bend_near_the_last_load_has_no_upper_end() -> None:
     assert found is not None
     assert found.high is None
     assert require(found.low) > 16
-
-
-@loop_over(("loads", "values"), [
-    ([], []),
-    ([1, 2, 4, 8], [1, 2, 2, 2]),
-    ([1, 1, 2, 2, 4, 4], [1, 1, 2, 2, 2, 2]),
-    ([1, 2, 4, 8, 16], [3, 3, 3, 3, 3]),
-    ([1, 2, 4, 8, 16], [1, 2, 4, 8, 16]),
-    ([1, 2, 4, 8, 16, 32], [1, 2, 4, float("nan"), 0, 4]),
-])  # fmt: skip
-def test_too_little_to_tell_a_knee_from_a_line_has_none(loads: list[float], values: list[float]) -> None:
-    assert find_knee(loads, values, rises=False) is None

@@ -77,19 +77,6 @@ def test_the_labels_of_a_document_are_its_settings_at_any_depth() -> None:
     }  # fmt: skip
 
 
-@loop_over(("key", "values", "names"), [
-    ("Config", ["A, plain", "layout on"], ["A, plain", "layout on"]),
-    ("Config", ["A, plain", "B"], ["Config A, plain", "Config B"]),
-    ("build", ["v0.11", "v0.12"], ["build v0.11", "build v0.12"]),
-    ("server.tp", ["4", ""], ["tp 4", ""]),
-    ("eager", ["on", "off"], ["eager on", "eager off"]),
-])  # fmt: skip
-def test_a_label_in_a_name_has_its_key_where_it_says_nothing_alone(
-    key: str, values: list[str], names: list[str]
-) -> None:
-    assert labels.format_label_values(key, values) == names
-
-
 def test_short_flags_of_a_command_are_labels_and_leave_its_words() -> None:
     command = "vllm serve m -tp 2 --eager -x=1 --low -1"
     assert labels.read_flag_labels(command) == {"tp": "2", "eager": "on", "x": "1", "low": "-1"}

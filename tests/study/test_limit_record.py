@@ -23,14 +23,6 @@ def test_a_rate_of_sessions_is_of_sessions() -> None:
     assert limits.make_run_table(limit_record(of_sessions=True)).columns[1].title == "sessions/s"
 
 
-def test_a_search_that_knows_nothing_yet_says_what_it_is_for() -> None:
-    assert limits.list_statements(limit_record(ended=None, **NOTHING)) == [
-        "limit: unknown",
-        "for ttft p99 < 500 ms",
-        "0 runs in 0.0 min",
-    ]
-
-
 @loop_over(("changes", "first"), [
     ({"highest_passing": 512}, "limit: at least 512 at a time"),
     ({"lowest_failing": 1}, "limit: below 1 at a time"),
@@ -55,29 +47,6 @@ def test_a_budget_too_small_for_the_next_run_is_not_called_spent(
     run = limit_run(0, 4, 120, 130, took_s=took_s)
     record = limit_record(ended="budget", budget_s=60.0, runs=(run,), next_run_s=needs_s)
     assert f"ended: {says}" in limits.list_statements(record)
-
-
-def test_a_run_that_measured_nothing_has_dashes_and_its_reason() -> None:
-    died = limit_run(5, 20, 1, None, objectives=(), goodput_per_s=None, reason="the server ended")
-    died = died.model_copy(update={"standing": "fails", "verdict": ""})
-    table = limits.make_run_table(limit_record(runs=(limit_run(0, 4, 120, None), died)))
-    assert table.body[0][2:4] == ("120", "-")
-    assert table.body[1] == ("5", "20", "-", "-", "-", "-", "fails: the server ended")
-
-
-@pytest.mark.parametrize(("changes", "line"), [
-    ({"headroom_at_least": True}, "client: could have measured at least 41.2 × that load"),
-    ({"bottleneck": "unknown", "evidence": "no queue time"},
-     "no evidence of what the bottleneck is: no queue time"),
-    ({"simulated": True}, "SIMULATED: the embedded engine answered with a preset's timing; no model ran"),
-])  # fmt: skip
-def test_what_bounds_the_answer_is_a_line_of_it(changes: dict[str, Any], line: str) -> None:
-    assert line in limits.list_statements(limit_record(**changes))
-
-
-def test_a_run_that_the_client_disturbed_does_not_fail() -> None:
-    run = limit_run(0, 4, 120, None, disturbed=True, reason="disturbed (sends-late)")
-    assert limits.describe_standing(run) == "not shown: disturbed (sends-late)"
 
 
 def test_doubtful_runs_are_counted_and_their_doubts_named_with_their_runs() -> None:
@@ -110,11 +79,6 @@ def test_a_load_of_too_few_samples_neither_fails_nor_is_an_upper_end() -> None:
     ]
 
 
-@pytest.mark.parametrize(("value_ms", "text"), [(0.7079, "0.7079"), (361.52, "361.5"), (15_930.4, "15930")])
-def test_a_latency_has_four_digits_and_no_exponent(value_ms: float, text: str) -> None:
-    assert limits.format_value(value_ms) == text
-
-
 def test_a_floor_is_kept_and_shown_in_tokens_per_second() -> None:
     record = limit_record(objectives=(SPEED,), runs=(speed_run(0, 4, 90.126, 88),))
     stored = record.model_dump(mode="json")["runs"][0]["objectives"][0]
@@ -125,13 +89,6 @@ def test_a_floor_is_kept_and_shown_in_tokens_per_second() -> None:
     table = limits.make_run_table(record)
     assert [column.title for column in table.columns][2:4] == ["tps_user p10 tok/s", "≥ at 99 %"]
     assert table.body[0][2:4] == ("90.13", "88")
-
-
-def test_a_ceiling_keeps_its_names_in_a_file() -> None:
-    stored = limit_record().model_dump(mode="json")["runs"][0]["objectives"][0]
-    assert [stored[name] for name in ("value_ms", "bound_ms", "limit_ms", "lower_ms")] == [
-        120, 130, 500, None,
-    ]  # fmt: skip
 
 
 @loop_over(("changes", "line"), [

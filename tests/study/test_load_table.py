@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -52,18 +51,6 @@ def test_a_column_is_shown_where_rows_differ_in_it(changes: dict[str, Any], colu
     assert titles(row(), row(**changes)) == ["model", *columns, "tok/s"]
 
 
-def test_rates_alone_have_no_column_of_concurrency() -> None:
-    rows = [row(concurrency=None, rate_per_s=rate) for rate in (1.0, math.inf)]
-    assert titles(*rows) == ["model", "asked req/s", "tok/s"]
-    assert [cells[1] for cells in load_table.make_load_table(rows).body] == ["1", "inf"]
-
-
-def test_failed_requests_are_a_column_if_any_failed() -> None:
-    none, some = (row(figures={"failed": Mean(count)}) for count in (0.0, 3.0))
-    assert titles(none, none) == ["model", "conc."]
-    assert titles(none, some) == ["model", "conc.", "failed"]
-
-
 @loop_over(("changes", "title"), [
     ({}, "64 in / 16 out, 32 requests"),
     ({"load": "high"}, "high: 64 in / 16 out, 32 requests"),
@@ -89,30 +76,11 @@ def test_a_saturated_row_says_so_in_the_verdict(changes: dict[str, Any], verdict
     assert (table.columns[-1].title, table.body[0][-1]) == ("verdict", verdict)
 
 
-def test_a_saturated_run_has_the_tokens_that_arrived_and_no_latency() -> None:
-    run = made_runs.saturated(cut_off=8)
-    made = load_table.make_load_row(run)
-    arrived = 24 * 16 / run.metrics.duration_s
-    assert run.metrics.output_throughput_per_s < arrived
-    assert made.figures == {"output_throughput": Mean(arrived), "failed": Mean(0.0)}
-    assert load_table.SATURATED_LEGEND in load_table.list_legend([made])
-
-
-def test_a_failure_of_the_server_stays_one_in_a_saturated_run() -> None:
-    run = made_runs.run(failed=3, saturated=True)
-    assert load_table.make_load_row(run).figures["failed"] == Mean(3.0)
-
-
 def test_a_repeat_that_ran_to_its_end_gives_a_saturated_row_no_latency() -> None:
     whole, ended = made_runs.run(seed=1), made_runs.saturated(seed=2)
     (made,) = load_table.merge_repeats([load_table.make_load_row(run) for run in (whole, ended)])
     assert (made.saturated, made.runs) == (True, 2)
     assert set(made.figures) == {"output_throughput", "failed"}
-
-
-def test_numbers_of_a_column_have_the_same_decimals() -> None:
-    rows = [row(figures={"mean_ttft_ms": Mean(mean)}) for mean in (2.345, 11.5, 12345.6)]
-    assert [cells[-1] for cells in load_table.make_load_table(rows).body] == ["2.35", "11.50", "12345.60"]
 
 
 def test_an_interval_has_no_more_than_two_digits() -> None:
@@ -143,21 +111,6 @@ def test_repeats_of_a_file_are_one_row_whatever_a_seed_drew() -> None:
 def test_another_file_of_that_name_is_another_row() -> None:
     other = made_data.data(file_digest="fedcba9876543210", output=made_data.lengths(16, 16, 16))
     assert len(load_table.merge_repeats([of_seed(1, 100.0), of_seed(1, 100.0, data=other)])) == 2
-
-
-def test_lengths_that_no_plan_knew_are_those_that_were_counted() -> None:
-    row = of_seed(1, 0.0, data=made_data.data("bodies", input=None, output=None))
-    assert row.load.lengths == (64.0, 16.0)
-
-
-@pytest.mark.parametrize(("rows", "merged"), [
-    ([row(timed=True, rate_per_s=9.99), row(timed=True, rate_per_s=10.01)], 1),
-    ([row(rate_per_s=9.99), row(rate_per_s=10.01)], 2),
-    ([row(input_len=99.0), row(input_len=101.0)], 1),
-    ([row(asked_input_len=99), row(asked_input_len=101)], 2),
-])  # fmt: skip
-def test_what_was_drawn_makes_no_other_load(rows: list[LoadRow], merged: int) -> None:
-    assert len(load_table.merge_repeats(rows)) == merged
 
 
 SLO = {"fails": "e2el p50 < 1ms", "meets": "e2el p50 < 60s", "not shown": "e2el p99 < 60s"}
@@ -215,24 +168,3 @@ def test_a_throughput_that_falls_and_rises_again_has_a_word(
     assert [line.partition(" (")[0] for line in lines] == [f"throughput falls at {load}" for load in dips]
     shown = " ".join(drawn(rows).split())
     assert ("rises again" in shown) is bool(dips)
-
-
-def test_other_models_and_saturated_loads_make_no_dip() -> None:
-    rows = [
-        row(name=name, concurrency=at, saturated=at == 3, figures={"output_throughput": Mean(value)})
-        for name, value in (("a", 100.0), ("b", 10.0))
-        for at in (1, 2, 3, 4)
-    ]
-    low = replace(rows[2], figures={"output_throughput": Mean(1.0)})
-    assert load_table.find_dips([*rows[:2], low, *rows[3:]]) == []
-
-
-def test_runs_at_one_load_are_one_point_of_its_curve() -> None:
-    """A search measures a load again; that one of its runs was slower is no fall with the load."""
-    rows = [
-        row(concurrency=at, figures={"output_throughput": Mean(value)})
-        for at, value in ((1, 151.0), (1, 90.0), (2, 300.0), (2, 160.0), (4, 461.0))
-    ]
-    assert load_table.find_dips(rows) == []
-    (line,) = load_table.find_dips([*rows, row(concurrency=3, figures={"output_throughput": Mean(100.0)})])
-    assert line.startswith("throughput falls at 3 at a time (230 → 100 tok/s) and rises again (461)")

@@ -63,21 +63,6 @@ def test_a_figures_spread_is_the_one_worked_out_by_hand() -> None:
     assert ttft.stable
 
 
-def test_every_headline_figure_is_there_and_every_percentile_asked_for() -> None:
-    found = by_name([run(98), run(100)])
-    assert list(found) == [
-        "request_throughput_per_s", "output_throughput_per_s", "total_throughput_per_s", "mean_ttft_ms",
-        "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms", "mean_itl_ms", "p99_itl_ms", "mean_e2el_ms",
-    ]  # fmt: skip
-    assert found["output_throughput_per_s"].mean == pytest.approx(2 * found["request_throughput_per_s"].mean)
-    assert found["total_throughput_per_s"].mean == pytest.approx(5 * found["output_throughput_per_s"].mean)
-    ask = MetricOptions(metric_percentiles=(50.0, 99.9), goodput_limits={"ttft": 99.0})
-    more = by_name([run(98, ask), run(100, ask)])
-    assert {"p50_ttft_ms", "p99.9_itl_ms"} <= set(more)
-    assert "p99_ttft_ms" not in more
-    assert more["goodput_per_s"].std > 0
-
-
 def test_the_steady_part_is_repeated_beside_the_whole() -> None:
     windows = [find_steady_state(records(ttft_ms), 1, Trim(), MetricOptions()) for ttft_ms in (98, 100)]
     found = by_name([run(98), run(100)], windows)
@@ -92,11 +77,6 @@ def drawn(figures: list[Spread]) -> list[str]:
     return render_passage(make_spread_passage(figures)).splitlines()
 
 
-@pytest.mark.parametrize("runs", [[], [run(100)]])
-def test_a_single_run_gives_nothing(runs: list[Metrics]) -> None:
-    assert (measure_spreads(runs), repeats.encode_spreads(measure_spreads(runs))) == ([], {})
-
-
 def test_a_run_without_a_figure_is_left_out_and_the_table_says_so() -> None:
     failed = run(100, failure=Failure(FailureKind.STALL))
     found = by_name([run(98), failed, run(102)])
@@ -105,20 +85,6 @@ def test_a_run_without_a_figure_is_left_out_and_the_table_says_so() -> None:
     table = drawn(list(found.values()))
     assert any(line.startswith("Mean TTFT (ms) (of 2) ") for line in table)
     assert any(line.startswith("Request throughput (req/s)    ") for line in table)
-
-
-@loop_over(("ttfts_ms", "stable", "needed"), [
-    pytest.param([100, 100], True, 2, id="no spread"),
-    pytest.param([98, 100, 102], True, 3, id="4.97 % of the mean"),
-    pytest.param([98, 102], False, 4, id="t of one degree is 12.7"),  # 3.18·2.83/√4 = 4.5
-    pytest.param([80, 100, 120], False, 64, id="2·20/√64 = 5"),
-    pytest.param([1, 1000], False, None, id="hopeless"),
-])  # fmt: skip
-def test_a_figure_is_stable_within_5_percent_of_the_mean(
-    ttfts_ms: list[int], stable: bool, needed: int | None
-) -> None:
-    spread = by_name([run(ttft_ms) for ttft_ms in ttfts_ms])["mean_ttft_ms"]
-    assert (spread.stable, spread.runs_needed) == (stable, needed)
 
 
 def test_the_table_has_eighty_columns_and_names_what_is_not_stable() -> None:
@@ -159,11 +125,3 @@ def test_a_difference_of_any_size_is_none(share: float, words: str) -> None:
 ])  # fmt: skip
 def test_the_interval_of_a_mean_that_reaches_zero_is_vague(mean: float, half: float, vague: bool) -> None:
     assert repeats.is_vague(mean, half) is vague
-
-
-@loop_over(
-    ("low", "high", "bounded"),
-    [(0.6, 1.4, True), (0.1, 10.0, True), (0.09, 1.1, False), (0.9, 10.1, False), (0.9, math.inf, False)],
-)
-def test_an_interval_of_ten_times_bounds_nothing(low: float, high: float, bounded: bool) -> None:
-    assert repeats.is_bounded(1.0, low, high) is bounded

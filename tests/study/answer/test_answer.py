@@ -26,18 +26,14 @@ from loadgen.server.engine_config import EngineConfig
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.answer import answer
 from loadgen.study.answer.answer import CheckpointAnswer, make_answer, read_scores
-from loadgen.study.answer.answer_settings import AnswerRequest, parse_size
+from loadgen.study.answer.answer_settings import AnswerRequest
 from loadgen.study.answer.recommendation import Candidate, Value, judge_constraints, make_load_contest
 from loadgen.study.compare.comparability import explain_other_quantity, list_one_servers
 from loadgen.study.compare.comparison import BROKEN, compare_runs
 from loadgen.study.compare.model import ComparedRow, ComparisonOptions
-from loadgen.study.gate.gate_record import parse_gate_metrics
-from loadgen.study.gate.gate_sides import group_sides, list_reasons, list_remarks
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitEstimate
 from loadgen.study.run_summary import Reported
-
-_GIB = 2**30
 
 
 def values(found: CheckpointAnswer, key: str) -> list[Value | str]:
@@ -130,14 +126,6 @@ def test_every_form_has_the_answer(tmp_path: Path) -> None:
     assert told["recommendations"][0]["choice"] == "take"
 
 
-@loop_over(
-    ("text", "size"),
-    [("16GiB", 16 * _GIB), ("16", 16 * _GIB), ("24 GB", 24e9), ("512MiB", _GIB / 2), ("1.5gib", 1.5 * _GIB)],
-)
-def test_a_size_of_memory(text: str, size: float) -> None:
-    assert parse_size(text) == size
-
-
 @loop_over(("given", "said"), [
     ({"fits": "much"}, "--fits 'much': give a size of memory, as 16GiB"),
     ({"fits": "0GiB"}, "--fits '0GiB': give a size of memory"),
@@ -168,17 +156,6 @@ RESULTS: dict[str, Any] = {
     "group_subtasks": {"mmlu": ["mmlu_law"], "gsm8k": [], "group": ["member"]},
     "lm_eval_version": "0.4.9",
 }  # fmt: skip
-
-
-def test_the_first_metric_of_each_task_is_read(tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    for stamp, contents in (("2026-01-01", {"results": {}}), ("2026-01-02", RESULTS)):
-        (tmp_path / "model" / f"results_{stamp}T00-00-00.json").write_text(json.dumps(contents), "utf-8")
-    scores = read_scores(str(tmp_path))
-    assert list(scores) == ["mmlu acc", "gsm8k exact_match", "wikitext word_perplexity", "member f1"]
-    assert scores["gsm8k exact_match"].mean == 0.75
-    assert scores["gsm8k exact_match"].half == pytest.approx(1.96 * 0.02, rel=1e-4)
-    assert scores["wikitext word_perplexity"].half != scores["wikitext word_perplexity"].half
 
 
 @loop_over(("text", "said"), [
@@ -428,14 +405,6 @@ def test_a_figure_that_is_another_quantity_has_no_verdict(key: str, own: list[Re
         found = explain_other_quantity(key, *sides)
         assert bool(found) is bool(why)
     assert why in explain_other_quantity(key, own, ALIKE)
-
-
-def test_a_gate_names_failures_and_refuses_a_percentile_without_them() -> None:
-    (sides,) = group_sides(answers([128] * 4, failed=9), answers([128] * 4))
-    assert "new: 36 of 400 requests failed" in list_remarks([sides])
-    (reason,) = list_reasons([sides], parse_gate_metrics(["e2el_p95"]), allows_state=True)
-    assert reason == "e2el_p95: 9 of 100 requests failed, more than p95_e2el_ms leaves out"
-    assert list_reasons([sides], parse_gate_metrics(["tok/s"]), allows_state=True) == []
 
 
 def test_rows_that_one_running_server_answered_are_named() -> None:

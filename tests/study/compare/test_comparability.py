@@ -205,12 +205,6 @@ def test_the_rate_of_a_trace_is_its_own() -> None:
     assert found["request rate"] == "a trace's own requests/s, baseline 100"
 
 
-def test_answers_of_a_file_are_not_shorter_than_a_flag() -> None:
-    assert (
-        explain_short_answers(of_data(made_data.data(output=made_data.lengths(40, 10, 90))), 4096.0) is None
-    )
-
-
 def of_cache(share: float | None, *doubts: str, ttft_ms: float = 50.0, tpot_ms: float = 7.0) -> Reported:
     """A run whose prompt tokens were found in the cache to such a share, with these grave doubts."""
     figures = {"mean_ttft_ms": ttft_ms, "mean_tpot_ms": tpot_ms, "cached_share": share}

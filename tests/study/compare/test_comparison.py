@@ -29,7 +29,7 @@ from loadgen.facts.run_facts import Fingerprint, GreedyAnswer
 from loadgen.report.load_identity import Load
 from loadgen.study.compare import comparison_report, run_groups
 from loadgen.study.compare.comparison import BROKEN, compare_runs
-from loadgen.study.compare.comparison_report import SweptLoads, make_turn_table
+from loadgen.study.compare.comparison_report import make_turn_table
 from loadgen.study.compare.model import (
     CampaignSettings,
     ComparedLoad,
@@ -366,81 +366,8 @@ def test_runs_that_lie_far_apart_have_words_and_no_digits() -> None:
         assert not re.search(r"\d{6}", text)
 
 
-def test_a_failed_starts_log_keeps_its_lines() -> None:
-    log = (
-        'Traceback (most recent call last):\n  File "serve.py", line 5, in <module>\n    start()\nOSError: x'
-    )
-    begun = "vllm ended with 1: no kernels; its whole log: a/server.log"
-    why = "\n  | ".join([begun, *log.splitlines()])
-    comparisons = compare_runs(cells("base", SLOW), ComparisonOptions(), [failed("row", why)])
-    lines = write(comparisons).splitlines()
-    at = next(number for number, line in enumerate(lines) if line.endswith("a/server.log"))
-    assert lines[at + 1 : at + 5] == [f"      | {line}" for line in log.splitlines()]
-    assert "Traceback" not in write_markdown(comparisons)
-
-
 def at(concurrency: int | None, **changes: object) -> Load:
     return replace(HIGH, name="", max_concurrency=concurrency, **changes)
-
-
-def arranged(reported: Sequence[Reported]) -> SweptLoads:
-    return comparison_report.arrange_loads(compare_runs(reported, ComparisonOptions()))
-
-
-SWEEP = [("a", "1 at a time"), ("a", "2 at a time"), ("a", "8 at a time")]
-BOTH = [*SWEEP, *(("b", load) for _, load in SWEEP)]
-
-
-@loop_over(("reported", "rows", "compared"), [
-    pytest.param([run("a", 1.0, at(n)) for n in (8, 1, 2)], SWEEP, 0, id="one model"),
-    pytest.param([run(m, 1.0, at(n)) for n in (8, 1, 2) for m in "ab"], BOTH, 3, id="two models"),
-    pytest.param([run(m, 1.0, at(n)) for n in (8, 1) for m in "ab"], [], 2, id="two loads, compared"),
-    pytest.param([run("a", 1.0, at(1)), run("a", 1.0, at(8)), run("b", 1.0, at(8))],
-                 [("a", "1 at a time"), ("a", "8 at a time")], 1, id="one of two loads is compared"),
-    pytest.param([run("a", 1.0, HIGH), run("a", 2.0, replace(HIGH, name="low", input_len=64.0))],
-                 [("a", "8 at a time"), ("a", "8 at a time")], 0, id="two profiles of other lengths"),
-    pytest.param([run("a", 1.0)], [], 1, id="one run"),
-    pytest.param([run("a", 1.0), run("b", 1.0)], [], 1, id="one load"),
-])  # fmt: skip
-def test_what_is_a_row_of_loads_and_what_is_compared(
-    reported: list[Reported], rows: list[tuple[str, str]], compared: int
-) -> None:
-    found = arranged(reported)
-    assert [(row.name, row.load.pressure_words) for row in found.rows] == rows
-    assert len(found.compared) == compared
-
-
-def test_counted_lengths_are_one_to_a_hundredth_and_asked_ones_are_rows() -> None:
-    counted = arranged([run("a", 1.0, at(n, input_len=2048.0 + n)) for n in (1, 2, 8)])
-    assert [row.load.lengths[0] for row in counted.rows] == [2049.0, 2049.0, 2049.0]
-    asked = [at(8, input_len=float(length), asked_input_len=length) for length in (1000, 1005, 1024)]
-    found = arranged([run("a", 1.0, load) for load in asked])
-    assert [row.load.lengths[0] for row in found.rows] == [1000, 1005, 1024]
-
-
-def test_runs_of_different_durations_are_rows_of_their_own() -> None:
-    timed = [run("a", 1.0, at(n, duration_s=duration)) for n, duration in ((8, 20.0), (8, 8.2), (4, 5.0))]
-    assert [row.load.duration_words for row in arranged(timed).rows] == ["5 s", "20 s", "8.2 s"]
-
-
-def test_repeats_are_a_mean_with_its_interval_and_the_gravest_verdict() -> None:
-    reported = [
-        *runs("a", [10.0, 12.0, 11.0], at(1), level="VALID"), run("a", 9.0, at(1), level="SUSPECT"),
-        *runs("a", [20.0], at(2), level="VALID"), run("a", 1.0, at(2), level="INVALID"),
-    ]  # fmt: skip
-    first, second = arranged(reported).rows
-    figure = first.figures["output_throughput"]
-    assert (figure.mean, first.runs, first.verdict) == (10.5, 4, "SUSPECT")
-    assert figure.half == pytest.approx(3.182446 * math.sqrt(5 / 3) / 2)
-    assert (second.figures["output_throughput"].mean, second.runs, second.verdict) == (20.0, 2, "INVALID")
-
-
-def test_marks_of_a_row_name_its_load() -> None:
-    suspect = {"level": "SUSPECT", "doubts": ("thin",)}
-    reported = [run("a", 1.0, at(1)), run("a", 2.0, at(2), **suspect), run("a", 3.0, at(8), **suspect)]
-    assert arranged(reported).notes == ["2 at a time; 8 at a time: SUSPECT: thin"]
-    named = arranged([*reported, run("b", 2.0, at(4), **suspect)])
-    assert named.notes == ["a, 2 at a time; a, 8 at a time; b, 4 at a time: SUSPECT: thin"]
 
 
 def test_a_simulation_is_not_ranked_against_a_server() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,8 @@ import numpy as np
 import pytest
 
 from builders.comparison_samples import cell, run
-from builders.loops import loop_over
 from builders.made_limits import TTFT, limit_record
 from builders.required import require
-from loadgen.base.errors import UsageError
 from loadgen.study import compare_command
 from loadgen.study.compare import limits
 from loadgen.study.compare.limits import ComparedLimits
@@ -48,26 +45,6 @@ def judged(*searches: StoredLimit) -> Effect:
     return require(one(*searches).rows[1].effect)
 
 
-def test_one_search_each_is_judged_by_the_searches_intervals() -> None:
-    effect = judged(*PAIR)
-    errors = [math.log(high / low) / (2 * 1.959964) for low, high in ((9.5, 10.5), (17.1, 19.0))]
-    reach = 1.959964 * math.hypot(*errors)
-    assert effect.ratio == pytest.approx(1.8)
-    ends = 1.8 * math.exp(-reach), 1.8 * math.exp(reach)
-    assert (effect.low, effect.high) == pytest.approx(ends, rel=1e-4)
-    assert effect.call is Decision.FASTER
-    assert (effect.why, effect.units, effect.more_runs) == (limits.WITHIN, 1, None)
-
-
-@loop_over(
-    ("changes", "of"),
-    [({"axis": "concurrency"}, "users"), ({}, "requests/s"), ({"of_sessions": True}, "sessions/s")],
-)
-def test_a_ratio_is_of_what_the_loads_count(changes: dict[str, Any], of: str) -> None:
-    table = one(search("a", 10.0, 9.5, 10.5, **changes), search("b", 18.0, 17.1, 19.0, **changes))
-    assert f" the {of} of a at" in limits.describe_limit_ratio(table, table.rows[1])
-
-
 def test_the_answer_is_a_sentence_and_a_row() -> None:
     table = one(*PAIR)
     words = "m-FP8 serves 1.80× (1.67–1.94) the requests/s of m-BF16 at this objective"
@@ -98,13 +75,6 @@ def test_repeated_searches_are_the_units_of_a_paired_test() -> None:
     assert (outside.paired, outside.call) == (False, Decision.FASTER)
 
 
-def test_an_open_interval_has_a_ratio_and_no_verdict() -> None:
-    effect = judged(search("m-BF16", 10.0, 9.5, None), PAIR[1])
-    assert effect.call is Decision.NONE
-    assert effect.ratio == pytest.approx(1.8)
-    assert "open end" in effect.why
-
-
 def test_a_search_without_a_limit_is_a_row_and_in_no_figure() -> None:
     open_ended = search("m-FP8", None, highest_passing=512.0)
     drawn = limits.make_limit_table(one(PAIR[0], open_ended))
@@ -112,26 +82,6 @@ def test_a_search_without_a_limit_is_a_row_and_in_no_figure() -> None:
     assert "m-FP8: limit: at least 512 requests/s, not in the figures" in drawn.notes
     row = one(*PAIR, open_ended).rows[1]
     assert (row.found, len(row.searches)) == (1, 2)
-
-
-def test_searches_for_other_objectives_or_loads_are_other_tables() -> None:
-    kinds: list[dict[str, Any]] = [{}, {"objectives": ("tpot p95 < 50 ms",)}, {"axis": "concurrency"}]
-    tables = limits.compare_limits([search("m", 10.0, 9.5, 10.5, **kind) for kind in kinds], ASK)
-    assert [len(table.rows) for table in tables] == [1, 1, 1]
-    assert "nothing to compare it with" in limits.make_limit_table(tables[0]).notes[0]
-
-
-def test_holm_is_over_all_rows() -> None:
-    pair = [search("a", 10.0, 9.0, 11.0), search("b", 12.5, 11.2, 13.8)]
-    alone, among = judged(*pair), judged(*pair, search("c", 12.4, 11.1, 13.7))
-    assert among.p == alone.p
-    assert among.p_adjusted == pytest.approx(2 * alone.p_adjusted)
-
-
-def test_the_baseline_is_the_one_asked_for() -> None:
-    assert one(*PAIR, ask=ComparisonOptions(baseline="m-FP8")).rows[0].name == "m-FP8"
-    with pytest.raises(UsageError, match="no search is of it"):
-        limits.compare_limits(PAIR, ComparisonOptions(baseline="m-FP9"))
 
 
 @pytest.fixture

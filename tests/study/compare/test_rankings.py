@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,13 @@ import pytest
 from msgspec.structs import replace
 
 from builders.comparison_samples import HIGH, cells, run
-from builders.loops import loop_over
 from builders.made_limits import limit_record
 from builders.made_qualities import interval, quality, reference, rows
 from builders.required import require
 from loadgen.base.passages import CurveStyle, render_passages
 from loadgen.study.compare import comparison_report, limits
 from loadgen.study.compare.comparison import BROKEN, compare_runs
-from loadgen.study.compare.comparison_report import Model, compute_need
+from loadgen.study.compare.comparison_report import compute_need
 from loadgen.study.compare.model import CampaignSettings, ComparedLoad, ComparisonOptions
 from loadgen.study.compare_command import (
     encode_comparison,
@@ -30,28 +28,11 @@ from loadgen.study.compare_command import (
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitEstimate
 from loadgen.study.pages.comparison_section import make_quality_section
-from loadgen.study.quality.arm_qualities import RowQuality, make_quality_passage
-from loadgen.study.quality.quality_record import BACKWARD, Quality, describe_usual_kl
+from loadgen.study.quality.arm_qualities import make_quality_passage
+from loadgen.study.quality.quality_record import Quality, describe_usual_kl
 from loadgen.study.run_summary import Reported
 
 GIB = 2**30
-
-
-@loop_over(("name", "model", "params", "kind"), [
-    ("Qwen3-4B-AWQ", ("Qwen3-4B", "AWQ"), "4B", "Dense AWQ"),
-    ("Qwen3-4B", ("Qwen3-4B", ""), "4B", "Dense BF16"),
-    ("Qwen3-30B-A3B", ("Qwen3-30B-A3B", ""), "30B (3B active)", "MoE BF16"),
-    ("Qwen3-Coder-30B-A3B-Instruct-AWQ-8bit", ("Qwen3-Coder-30B-A3B-Instruct", "AWQ-8bit"),
-     "30B (3B active)", "MoE AWQ-8bit"),
-    ("Qwen3-8B-Int4-W4A16", ("Qwen3-8B", "Int4-W4A16"), "8B", "Dense Int4-W4A16"),
-    ("EXAONE-3.5-7.8B", ("EXAONE-3.5-7.8B", ""), "7.8B", "Dense BF16"),
-    ("nobody-knows", ("nobody-knows", ""), "-", "Dense BF16"),
-])  # fmt: skip
-def test_a_name_is_base_model_and_quantization(
-    name: str, model: tuple[str, str], params: str, kind: str
-) -> None:
-    found = Model.parse(name)
-    assert ((found.base, found.quantization), found.params, found.type) == (model, params, kind)
 
 
 def test_a_refused_row_is_in_no_effect_and_starred_in_the_ranking() -> None:
@@ -136,19 +117,6 @@ def test_the_margin_is_the_campaigns() -> None:
     assert require(row.verdict).text == "same within 0.05 nats a token"
 
 
-def test_other_vocabularies_and_the_other_direction_are_named() -> None:
-    bits = {"reference": interval(0.79, 0.01), "candidate": interval(0.812, 0.01)}
-    none = {"kl": None, "bits_per_byte": bits, "why": {"kl": "the vocabularies differ"}}
-    other = quality(0.1, 0.01).model_copy(update=none)
-    back = BROAD.model_copy(update={"kl": require(BROAD.kl).model_copy(update={"direction": BACKWARD})})
-    both = [RowQuality("gguf", back, 0.01), RowQuality("other", other, 0.01)]
-    table = require(make_quality_passage(both).table)
-    assert [column.title for column in table.columns][-2:] == ["bits/byte", "verdict"]
-    assert [row[-2] for row in table.body] == ["-", "0.812 of 0.790"]
-    assert "gguf: KL(candidate‖reference), since its server cannot score" in table.notes
-    assert "other: no KL: the vocabularies differ" in table.notes
-
-
 def test_a_faster_row_far_from_the_reference_may_be_broken() -> None:
     (found,) = ALL
     marks = {line.name: [mark for mark in line.marks if "KL" in mark] for line in found.lines}
@@ -156,21 +124,6 @@ def test_a_faster_row_far_from_the_reference_may_be_broken() -> None:
     assert marks == {"bf16": [], "fp8": [], "nvfp4": [], "int2": [f"{BROKEN} {far}"]}
     (slow,) = compared(rows("bf16", FAST, reference()), rows("int2", SLOW, FAR))
     assert [mark for line in slow.lines for mark in line.marks if "KL" in mark] == [far]
-
-
-def test_every_form_of_a_comparison_has_the_quality() -> None:
-    text, markdown = (render_passages(list_passages(ALL, ()), form) for form in (False, True))
-    assert "\nQuality, against the reference\n" in text
-    assert max(map(len, text.splitlines())) <= 80
-    assert "### Quality, against the reference\n\n| checkpoint | KL | same first % |" in markdown
-    lines = [*csv.DictReader(io.StringIO(render_csv(ALL, ())))]
-    (found,) = [row for row in lines if row["checkpoint"] == "nvfp4" and row["headline"] == "true"]
-    assert [round(float(found[key]), 9) for key in ("kl", "kl_low", "kl_high")] == [0.0125, 0.0095, 0.0155]
-    assert (found["quality_verdict"], found["quality_more_tokens"]) == ("undecided", "9000")
-    encoded = json.loads(json.dumps(encode_comparison(ALL, ())))
-    row = encoded["comparisons"][0]["rows"][2]
-    assert row["quality"]["kl"]["tokens"] == 20_000
-    assert row["quality"]["verdict"]["more_tokens"] == 9_000
 
 
 def search(name: str, value: float, found: Quality | None) -> StoredLimit:

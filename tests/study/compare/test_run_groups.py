@@ -234,18 +234,3 @@ def test_what_was_named_apart_or_labelled_otherwise_is_no_repeat(
     runs: list[Reported], names: list[str]
 ) -> None:
     assert run_groups.name_rows(runs) == names
-
-
-@loop_over(("places", "names"), [
-    (["/x/before.json", "/x/after.json"], ["before.json", "after.json"]),
-    (["runs/20260101-high", "runs/20260102-high"], ["20260101-high", "20260102-high"]),
-    (["one/a/f.json", "many/a/f.json"], ["one", "many"]),
-    (["one/f.json", "many/f.json", "many/g.json"], ["one/f.json", "many/f.json", "many/g.json"]),
-    (["f.json", "x/f.json"], ["f.json", "x/f.json"]),
-    (["/only/f.json"], ["f.json"]),
-    ([], []),
-])  # fmt: skip
-def test_a_place_is_named_by_the_end_of_its_path_that_no_other_has(
-    places: list[str], names: list[str]
-) -> None:
-    assert list(run_groups.name_places(places).values()) == names

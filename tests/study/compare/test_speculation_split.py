@@ -125,15 +125,6 @@ def test_steps_are_measured_or_computed(
     assert read_steps(one) == DecodeSteps(step, length, expected)
 
 
-@loop_over(("own", "by", "why"), [
-    ({"mean_tpot_ms": None}, "loadgen", "row has no mean TPOT"),
-    ({}, "vllm", "row reports no acceptance length (vllm)"),
-    ({ACCEPTANCE: 2.5}, "loadgen", "the steps of row are hidden, whose mean acceptance length is 2.5"),
-])  # fmt: skip
-def test_hidden_steps_say_why(own: dict[str, float | None], by: str, why: str) -> None:
-    assert read_steps(run("row", 100.0, told_by=by, figures=own)) == why
-
-
 @loop_over(("steps", "lengths", "factors"), [
     (BASE_MS, LENGTHS, [(2.0, 1.95, 2.05), (1.0, 1.0, 1.0), (2.0, 1.95, 2.05)]),
     (ROW_MS, [1.5] * 3, [(2.25, 2.21, 2.29), (1.5, 1.47, 1.53), (1.5, 1.49, 1.51)]),
@@ -147,18 +138,6 @@ def test_a_speed_up_is_that_of_steps_times_that_of_drafts(
     assert [list_ends(factor) for factor in (found.speed, found.steps, found.drafts)] == factors
     assert found.speed.mean == pytest.approx(found.steps.mean * found.drafts.mean, rel=1e-12)
     assert (found.units, found.paired, found.computed) == (3, True, False)
-
-
-@loop_over(("row", "expected"), [
-    ([], None),
-    (cells("A-FP8", [200.0, 201.0, 199.0]), None),  # no side has drafts
-    (
-        [replace(one, figures={**one.figures, STEP_MS: None}) for one in ROW],
-        "the steps of A-FP8 are hidden, whose mean acceptance length is 2",
-    ),
-])  # fmt: skip
-def test_without_drafts_or_steps_nothing_is_split(row: list[Reported], expected: str | None) -> None:
-    assert split_speed(row, BASE, 0.05) == expected
 
 
 @loop_over(("split", "expected"), [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +20,7 @@ from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions, Decision
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitRecord
-from loadgen.study.pages import comparison_section, outputs
+from loadgen.study.pages import comparison_section
 from loadgen.study.pages.comparison_section import make_limit_sections, make_quality_section
 from loadgen.study.pages.document import (
     Document,
@@ -49,18 +47,6 @@ def test_each_figure_of_any_row_is_a_panel_with_the_roofline() -> None:
     assert bar.text == f"{summary.mean:,.2f} · 1.250× ▼"
     assert drawn["bars-mean_tpot_ms"].bars[0].best == found.lines[0].summaries["mean_tpot_ms"].mean * 0.5
     assert [bar.value for bar in drawn["bars-roofline"].bars] == [50.0, 25.0]
-
-
-def test_a_row_without_its_figure_has_no_bar() -> None:
-    run = made_runs.reported(made_runs.run())
-    found = made_runs.comparison(
-        made_runs.line("base", (run,)), made_runs.line("failed", (), failures=("died",))
-    )
-    assert [bar.name for bar in next(iter(comparison_section.plot_comparison(found))).bars] == ["base"]
-    drawn = comparison_section.plot_row_distributions(found)[0]
-    assert [curve.name for curve in drawn.curves] == ["base", ""]
-    others = made_runs.comparison(made_runs.line("a", (told("a", output_throughput=3.0),)))
-    assert comparison_section.plot_row_distributions(others) == []
 
 
 @pytest.mark.parametrize("count", [1, 8, 9])
@@ -124,10 +110,6 @@ def test_a_bound_that_is_unknown_is_not_drawn() -> None:
     assert np.isfinite(bound.y).all()
 
 
-def test_a_search_without_runs_has_no_pictures() -> None:
-    assert section(limit_record(runs=(), limit=None)).panels == ()
-
-
 def test_runs_that_say_nothing_of_the_server_are_labelled() -> None:
     runs = (limit_run(0, 4, 120, 130, disturbed=True), limit_run(1, 8, 240, 271, verdict="INVALID"))
     assert section(limit_record(runs=runs)).panels[0].curves[0].labels == ("disturbed", "INVALID")
@@ -170,12 +152,6 @@ def test_a_picture_needs_two_distances() -> None:
     one = compare_runs([*rows("a", SLOW, None), *rows("b", FAST, quality(0.1, 0.01))], ComparisonOptions())
     assert make_quality_section(one).panels == ()
     assert not make_quality_section(compare_runs(rows("a", SLOW, None), ComparisonOptions()))
-
-
-def test_the_csv_of_runs_has_the_figures_of_quality() -> None:
-    lines = [*csv.DictReader(io.StringIO(outputs.render_csv(RUNS)))]
-    assert [row["kl_high"] for row in lines[::3]][:2] == ["", "0.0034000000000000002"]
-    assert "kl" not in outputs.render_csv(rows("a", SLOW, None)).splitlines()[0].split(",")
 
 
 @pytest.fixture

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from builders import made_runs
 from builders.comparison_samples import told
-from loadgen.base.passages import Curve, CurveStyle, Panel, find_passage
+from loadgen.base.passages import CurveStyle, find_passage
 from loadgen.base.tables import Number
 from loadgen.report.load_identity import Load
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
-from loadgen.study.knee import Knee
 from loadgen.study.pages import load_charts, pictures
 from loadgen.study.pages.comparison_section import COMPARISON
 from loadgen.study.pages.document import Document, compose_document, render_markdown, render_page
@@ -46,64 +43,6 @@ def test_a_sweep_is_latency_over_throughput_from_the_lightest_load_on() -> None:
     assert list(load_charts.plot_loads(runs[::2])) == []  # one load
 
 
-def test_rates_are_named_as_rates_and_are_the_axis_where_all_have_one() -> None:
-    rates = [
-        at("m", None, 9.0 * min(rate, 9.0), 20.0, 10.0, request_rate_per_s=rate)
-        for rate in (2.5, 1.0, math.inf)
-    ]
-    assert next(iter(load_charts.plot_loads(rates))).curves[0].labels == ("1/s", "2.5/s", "all")
-    titles = [panel.title for panel in load_charts.plot_loads(rates[:2])]
-    assert titles[3:] == ["Throughput against request rate"]
-    mixed = [*rates[:2], at("m", 8, 400.0, 50.0, 20.0)]
-    assert len(list(load_charts.plot_loads(mixed))) == 3
-
-
-def test_rows_that_are_no_repeats_are_curves_of_their_own() -> None:
-    runs = [at("m", n, 100.0 * n + k, 10.0, 10.0) for n in (1, 2) for k in (0, 1)]
-    named = {id(run): f"m ({place % 2})" for place, run in enumerate(runs)}
-    ttft = next(iter(load_charts.plot_loads(runs, lambda run: named[id(run)])))
-    assert [(curve.name, curve.x.tolist()) for curve in ttft.curves] == [
-        ("m (0)", [100.0, 200.0]),
-        ("m (1)", [101.0, 201.0]),
-    ]
-
-
-def test_other_lengths_are_another_sweep() -> None:
-    short = [at("m", n, 100.0 * n, 10.0, 10.0) for n in (1, 2)]
-    long = [replace(run, load=replace(run.load, input_len=4000.0)) for run in short]
-    assert [panel.key for panel in load_charts.plot_loads([*short, *long])] == [
-        f"sweep-{key}-{length}-10"
-        for length in (100, 4000)
-        for key in ("ttft", "tpot", "speed", "throughput")
-    ]
-
-
-def test_percentiles_are_drawn_where_every_point_has_them() -> None:
-    runs = [
-        replace(run, figures={**run.figures, "median_ttft_ms": 5.0 * n, "p99_ttft_ms": 9.0 * n})
-        for n, run in ((n, at("m", n, 90.0 * n, 6.0 * n, 10.0)) for n in (1, 2))
-    ]
-    ttft = next(iter(load_charts.plot_loads(runs)))
-    assert [(curve.name, curve.y.tolist(), curve.labels) for curve in ttft.curves] == [
-        ("m, P50", [5.0, 10.0], ()),
-        ("m, P99", [9.0, 18.0], ("1", "2")),
-    ]
-    mixed = next(iter(load_charts.plot_loads([*runs, at("m", 4, 300.0, 30.0, 12.0)])))
-    assert [curve.name for curve in mixed.curves] == ["m"]
-
-
-def test_goodput_and_latency_of_whole_requests_are_drawn_if_known() -> None:
-    runs = [
-        replace(run, figures={**run.figures, "request_goodput": 3.0, "mean_e2el_ms": 200.0})
-        for run in (at("m", n, 90.0 * n, 6.0, 10.0) for n in (1, 2))
-    ]
-    assert [panel.title for panel in load_charts.plot_loads(runs)] == [
-        "TTFT against throughput", "TPOT against throughput", "E2EL against throughput",
-        "Tokens/s per user against throughput", "Throughput against concurrency",
-        "Goodput against concurrency",
-    ]  # fmt: skip
-
-
 def test_throughput_is_per_gpu_where_every_run_knows_how_many() -> None:
     runs = [at("m", n, 90.0 * n, 6.0, 10.0) for n in (1, 2)]
     known = [replace(run, figures={**run.figures, "output_throughput_per_gpu": 45.0}) for run in runs]
@@ -115,16 +54,6 @@ def test_throughput_is_per_gpu_where_every_run_knows_how_many() -> None:
     assert (whole.title, mixed.title) == ("Tokens/s per user against throughput",) * 2
     assert "Of the whole server" in whole.caption
     assert "vLLM's plot_pareto divides throughput by concurrency" in whole.caption
-
-
-def test_invalid_points_are_hollow_and_no_part_of_a_mean() -> None:
-    bad = replace(at("m", 2, 999.0, 6.0, 10.0), level="INVALID")
-    lone = replace(at("m", 4, 200.0, 9.0, 10.0), level="INVALID")
-    runs = [at("m", 1, 90.0, 5.0, 10.0), at("m", 2, 180.0, 6.0, 10.0), bad, lone]
-    first, *_, throughput = load_charts.plot_loads(runs)
-    assert throughput.curves[0].y.tolist() == [90.0, 180.0, 200.0]
-    assert throughput.curves[0].hollow == (False, False, True)
-    assert "The runs of a hollow point are INVALID." in first.caption
 
 
 def saturated_sweep() -> list[Reported]:
@@ -168,20 +97,6 @@ def test_lengths_that_were_asked_for_are_never_one_curve() -> None:
     ]  # fmt: skip
 
 
-def test_counted_lengths_are_one_curve_to_a_token_or_two() -> None:
-    runs = [
-        replace(run, load=replace(run.load, input_len=length))
-        for length, run in ((256.0, at("m", 1, 90.0, 5.0, 10.0)), (257.6, at("m", 4, 300.0, 9.0, 10.0)))
-    ]
-    assert next(iter(load_charts.plot_loads(runs))).key == "sweep-ttft-256-10"
-
-
-def test_profiles_under_one_load_are_curves_of_their_own() -> None:
-    runs = [at("m", n, 100.0 * n, 10.0, 10.0, name=f"top_p={p}") for n in (1, 4) for p in (0.9, 0.95)]
-    ttft = next(iter(load_charts.plot_loads(runs)))
-    assert [curve.name for curve in ttft.curves] == ["m, top_p=0.9", "m, top_p=0.95"]
-
-
 @pytest.mark.parametrize(("runs", "labels"), [
     pytest.param(
         [at(f"m (--max-num-seqs={n})", 8, 100.0 * n, 9.0 / n, 10.0, name=f"max-num-seqs={n}")
@@ -205,13 +120,6 @@ def test_settings_under_one_load_are_a_labelled_point_each(
     assert {panel.curves[0].form for panel in panels} == {CurveStyle.MARKS}
     assert panels[-1].curves[-1].name == "best of all"
     assert list(load_charts.plot_settings(runs[:1] * 2)) == []  # one setting is no picture
-
-
-def test_a_knee_of_which_no_end_is_known_is_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_charts, "find_knee", lambda *given, **named: Knee(5.5, None, None))
-    throughput = list(load_charts.plot_loads([at("m", n, 90.0 * n, 6.0, 10.0) for n in (1, 2)]))[-1]
-    assert "bends" not in throughput.caption
-    assert throughput.band is None
 
 
 def test_the_front_goes_through_points_that_no_other_beats_in_both() -> None:
@@ -305,11 +213,3 @@ def test_the_terminal_draws_the_pictures_of_load_first() -> None:
     assert max(map(len, lines)) <= 80
     assert not [line for line in lines if re.search(r"\de\d", line)]  # round numbers
     assert lines.count("points, from the left: 1, 2, 4") == 4
-
-
-def test_marks_of_settings_are_not_joined_in_the_terminal() -> None:
-    two = np.array([1.0, 9.0])
-    apart = Panel("k", "t", "x", "y", (Curve("m", two, two, CurveStyle.MARKS, ("a", "b")),))
-    drawn = pictures.render_plots((), 80, plain=True, loads=[apart])
-    assert drawn.count("*") == 2
-    assert drawn.endswith("points, from the left: a, b\n")

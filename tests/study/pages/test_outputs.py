@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from typing import Any
@@ -13,12 +11,10 @@ import pytest
 from builders import made_runs
 from builders.loops import loop_over
 from loadgen.base.tables import format_number
-from loadgen.report.load_identity import Load
 from loadgen.study.compare.model import Decision
-from loadgen.study.pages import comparison_section, document, outputs
+from loadgen.study.pages import comparison_section, document
 from loadgen.study.pages.document import compose_document
-from loadgen.study.pages.run_section import make_account
-from loadgen.study.run_summary import FailedCell, Reported
+from loadgen.study.run_summary import FailedCell
 
 EVIL = "<script>alert(1)</script> | **b** `c` [x](http://y) \n # d"
 
@@ -30,11 +26,6 @@ def campaign() -> str:
     found = made_runs.comparison(made_runs.line("base", (base,)), row)
     failed = FailedCell(cell=made_runs.cell("other", 1), reason="out of memory\n  | CUDA:\n  |   no memory")
     return document.render_markdown(compose_document([base, other], [found], [failed], ["x.json: cut"]))
-
-
-def test_a_simulated_run_without_arrivals_is_marked_too() -> None:
-    stored = Reported("m", {"mean_ttft_ms": 1.0}, Load("x", 1, 1.0), "f", simulated="instant")
-    assert make_account(stored, "a", draw=False).reported.simulated == "instant"
 
 
 def test_markdown_has_verdicts_tables_blocks_and_what_is_missing() -> None:
@@ -88,16 +79,6 @@ def test_a_fence_in_a_text_does_not_end_its_fence() -> None:
     assert "`````text\n" in page
 
 
-def test_a_sheet_has_a_row_a_run_and_every_digit() -> None:
-    one = made_runs.reported(made_runs.run(), cell=made_runs.cell("m", 2))
-    other = Reported('a, "b"', {"output_throughput": 3.25, "speed_tok_s": 1.5}, Load(), "page.md", "page")
-    rows = list(csv.DictReader(io.StringIO(outputs.render_csv([one, other]))))
-    assert [row["name"] for row in rows] == ["org/m", 'a, "b"']
-    assert float(rows[0]["output_throughput"]) == one.figures["output_throughput"]
-    assert (rows[0]["repeat"], rows[0]["level"]) == ("2", one.level)
-    assert (rows[0]["speed_tok_s"], rows[1]["speed_tok_s"]) == ("", "1.5")
-
-
 @pytest.mark.parametrize(
     ("value", "text"), [(1.4421, "1.442×"), (0.5, "0.500×"), (12.345, "12.3×"), (0.01234, "0.0123×")]
 )
@@ -131,19 +112,9 @@ def test_a_terminal_s_plot_is_plain_ascii_in_its_width(terminal: Any) -> None:
     assert "m1" in drawn
 
 
-def test_a_terminal_with_colours_has_colours(terminal: Any) -> None:
-    assert "\x1b[" in terminal.render_plots([made_runs.reported(made_runs.run())], 100, plain=False)
-
-
 def test_a_name_cannot_command_a_terminal(terminal: Any) -> None:
     runs = [made_runs.reported(made_runs.run(seed=seed), f"m{seed}\x1b[2J\x07é") for seed in (0, 1)]
     drawn = terminal.render_plots(runs, 80, plain=True)
     assert "\x1b" not in drawn
     assert "\x07" not in drawn
     assert drawn.isascii()
-
-
-def test_what_has_no_arrivals_is_not_plotted_and_says_so(terminal: Any) -> None:
-    told = Reported("m", {"output_throughput": 3.0}, Load(), "page.md")
-    drawn = terminal.render_plots([told], 80, plain=True)
-    assert drawn == "nothing to plot: the sources have no request times\n"

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
-from matplotlib.transforms import Bbox
-from msgspec.structs import replace
 
 from builders import made_runs
 from builders.loops import loop_over
 from loadgen.base.passages import Bar, Curve, CurveStyle, Panel, Spans
 from loadgen.study.compare.model import Decision
-from loadgen.study.pages import comparison_section, document, load_charts, pictures, run_charts
-from loadgen.study.pages.colours import list_pens
+from loadgen.study.pages import comparison_section, document, load_charts, run_charts
 from loadgen.study.pages.document import compose_document, encode_panel, render_page
 from loadgen.study.pages.pictures import render_picture
 
@@ -79,10 +74,6 @@ def test_names_are_text_and_neither_markup_nor_mathematics() -> None:
     assert any("$x^2$" in text and text.endswith("2") for text in texts)
 
 
-def test_letters_that_matplotlib_s_font_lacks_are_no_trouble() -> None:
-    assert "速度" in read_texts(replace(evil(), title="模型", y_label="速度"))
-
-
 def test_a_long_name_keeps_its_end() -> None:
     name = "Organisation/A-Model-With-A-Very-Long-Name-" + "x" * 60 + "-GPTQ-Int4"
     line = np.array([1.0, 2.0])
@@ -90,15 +81,6 @@ def test_a_long_name_keeps_its_end() -> None:
     for panel in (Panel("k", "t", "", bars=(Bar(name, 1.0, "1.00"),)), Panel("k", "t", "x", curves=curves)):
         (shown,) = (text for text in read_texts(panel) if "…" in text)
         assert shown.endswith("-GPTQ-Int4")
-
-
-@pytest.mark.parametrize("bars", [
-    pytest.param((Bar("a", 0.0, "0"),), id="nothing"),
-    pytest.param((Bar("a", 1.0, "1", -5.0, 7.0),), id="an interval below nothing"),
-    pytest.param((Bar("a", 1.0, "1", best=3.0), Bar("b", 2.0, "2")), id="a best beyond the bar"),
-])  # fmt: skip
-def test_any_bar_can_be_drawn(bars: tuple[Bar, ...]) -> None:
-    assert "a" in read_texts(Panel("k", "t", "", bars=bars))
 
 
 @pytest.mark.parametrize(("low", "high", "log", "ticks"), [
@@ -114,44 +96,6 @@ def test_ticks_are_round_and_few(low: float, high: float, log: bool, ticks: list
     texts = read_texts(Panel("k", "t", "ms", curves=(Curve("c", x, x * 0, CurveStyle.JOINED),), x_log=log))
     assert texts[: len(ticks)] == ticks
     assert ("ms (log)" in texts) == log
-
-
-def test_between_two_requests_there_is_no_tick() -> None:
-    x = np.array([0.0, 1.0, 2.0])
-    texts = read_texts(Panel("k", "t", "s", "requests", (Curve("c", x, x, CurveStyle.STEPS),)))
-    assert texts[texts.index("s") + 1 :][:3] == ["0", "1", "2"]
-
-
-@pytest.mark.parametrize(("points", "shown"), [
-    pytest.param([(1, 1, "a"), (9, 9, "b")], 2, id="apart"),
-    pytest.param([(1, 1, "client"), (1.05, 1, "slow"), (9, 9, "far")], 3, id="near"),
-    pytest.param([(5, 5, f"saturated {n}") for n in range(30)], None, id="no room for all"),
-])  # fmt: skip
-def test_no_label_lies_on_another(
-    monkeypatch: pytest.MonkeyPatch, points: list[tuple[float, float, str]], shown: int | None
-) -> None:
-    x, y, labels = zip(*points, strict=True)
-    curve = Curve("m", np.array(x), np.array(y), CurveStyle.MARKS, labels)
-    boxes: list[Bbox] = []
-    place = pictures._place_labels
-
-    def keep(axes: Axes) -> None:
-        place(axes)
-        boxes.extend(text.get_window_extent() for text in axes.texts if text.get_visible())
-
-    monkeypatch.setattr(pictures, "_place_labels", keep)
-    render_picture([Panel("k", "t", "x", "y", (curve,))], "png")
-    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
-    assert len(boxes) == shown or (shown is None and 0 < len(boxes) < len(points))
-
-
-def test_a_curve_of_anothers_colour_is_not_in_the_legend() -> None:
-    line = np.array([1.0, 2.0])
-    curves = (Curve("m", line, line), Curve("n", line, line), Curve("m, saturated", line, line, of=0))
-    panel = Panel("k", "t", "x", curves=curves)
-    assert [text for text in read_texts(panel) if text[0] in "mn"] == ["m", "n"]
-    pens = list_pens(panel)
-    assert pens[2] == pens[0] != pens[1]
 
 
 X = np.array([1.0, 10.0, 123456.789])

@@ -41,17 +41,6 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "runs"
 
 
-def test_one_run_is_printed_as_ever(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = made_runs.run(seed=0, model="org/m0")
-    for words, expected in (
-        ([], report.render_report(run)),
-        (["--explain"], report.render_report(run, explain=True)),
-        (["--layout", "sglang"], report.render_report(run, layout="sglang")),
-    ):
-        assert cli.main(["report", str(runs / "run-0"), *words]) == 0
-        assert capsys.readouterr().out == expected + "\n"
-
-
 def test_the_machine_that_is_named_is_that_of_one_run_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

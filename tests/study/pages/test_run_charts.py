@@ -235,11 +235,6 @@ def test_a_run_that_is_read_back_has_its_samples(version: str, tmp_path: Path) -
     ]
 
 
-def test_damaged_samples_are_a_remark() -> None:
-    why = "samples.npz cannot be read: no archive"
-    assert run_charts.list_rarely_sampled(replace(RUN, samples=KeptSamples(error=why))) == [why]
-
-
 BUSY = made.run(made.BUSY)
 
 

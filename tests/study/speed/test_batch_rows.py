@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import numpy as np
-import pytest
 
 from builders import made_runs
-from builders.loops import loop_over
 from loadgen.base.structs import replace
 from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import Result
@@ -23,7 +20,6 @@ from loadgen.study.speed.ladder_rows import (
     describe_batch,
     make_batch_row,
     make_benchy_report,
-    measure_batch,
 )
 
 MS = 1_000_000
@@ -52,58 +48,7 @@ def batch(*records: Record, backend: str = "openai") -> Result:
 SHORT = batch(
     request(0, 1000, [1200, 1250, 1300, 1400], [1, 1, 1, 1]), request(1, 1010, [1300, 1350, 1500], [1, 2, 1])
 )
-OF_LONG = {
-    "tg_tok_s": 4 / 1.5, "peak_tok_s": 4.0, "tg_each": (4 / 1.5,), "peak_each": (4.0,),
-    "ttft_ms": (200.0,), "ttfr_ms": (200.0,),
-}  # fmt: skip
 LONG = batch(request(0, 1000, [1200, 1900, 2100, 2600, 2700], [1, 1, 1, 1, 1]))
-
-
-@loop_over(
-    ("run", "test", "expected"),
-    [
-        (  # as llama-benchy 0.4.0 computes them (BenchmarkResults.add) of these arrivals, its speeds and ms
-            SHORT,
-            PAIR,
-            {
-                "pp_tok_s": 200 / 0.3, "tg_tok_s": 6 / 0.3, "peak_tok_s": 8 / 0.3,
-                "pp_each": (100 / 0.2, 100 / 0.29), "tg_each": (3 / 0.2, 3 / 0.2),
-                "peak_each": (4 / 0.2, 4 / 0.2),
-                "ttft_ms": (200.0, 290.0), "ttfr_ms": (200.0, 290.0),
-            },
-        ),
-        (LONG, BatchTest(100, 5, 400, 1), {**OF_LONG, "pp_tok_s": 500.0, "pp_each": (500.0,)}),
-        (  # of a context every token of the prompt is new
-            LONG,
-            BatchTest(100, 5, 499, 1, is_context=True),
-            {**OF_LONG, "pp_tok_s": 2500.0, "pp_each": (2500.0,)},
-        ),
-    ],
-)  # fmt: skip
-def test_a_batch_has_the_figures_of_llama_benchy(
-    run: Result, test: BatchTest, expected: dict[str, Any]
-) -> None:
-    found = measure_batch(run, test)
-    for key, value in expected.items():
-        assert getattr(found, key) == pytest.approx(value), key
-
-
-@loop_over(
-    ("run", "test", "note"),
-    [
-        (SHORT, PAIR, ""),
-        (batch(request(0, 1000, [1200], [1], cached=0)), PAIR, "not at that depth: 0 of 400 tokens were "),
-        (SHORT, BatchTest(100, 4, 499, 2, is_context=True), "400 of the 499 new tokens were cached as well"),
-        (batch(request(0, 1000, [1200], [1], cached=-1)), PAIR, "how much was cached is not reported"),
-        (made_runs.run(requests=2, failed=2, window=None), BatchTest(64, 16, 0, 2), "no request was meas"),
-    ],
-)
-def test_a_batch_counts_where_its_contexts_were_cached_as_meant(
-    run: Result, test: BatchTest, note: str
-) -> None:
-    row = make_batch_row(run, test, "a-run")
-    assert (bool(row.batches), row.runs) == (not note, ("a-run",))
-    assert note in row.note
 
 
 def make_rows() -> list[BatchRow]:
@@ -128,14 +73,6 @@ def test_the_report_is_one_by_the_published_schema_and_read_back(tmp_path: Path)
     assert [(run.load.name, run.load.max_concurrency) for run in read] == [
         ("pp100 @ d400 (c2)", 2), ("tg4 @ d400 (c2)", 2), ("pp100 @ d400", 1), ("tg5 @ d400", 1),
     ]  # fmt: skip
-
-
-def test_the_first_message_of_a_chat_is_not_known() -> None:
-    run = batch(request(0, 1000, [1200, 1250], [1, 1]), backend="openai-chat")
-    row = make_batch_row(run, BatchTest(100, 2, 400, 1), "a")
-    (entry,) = make_benchy_report([row], BEGAN, "")["benchmarks"]
-    assert {"ttfr", "est_ppt", "pp_throughput", "pp_req_throughput"} & set(entry) == set()
-    assert entry["e2e_ttft"]["mean"] == 200.0
 
 
 def test_a_test_is_described_by_both_speeds_or_why_it_has_none() -> None:

@@ -22,7 +22,6 @@ from loadgen.plan import profile
 from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import Result
 from loadgen.server.checkpoint import Checkpoint
-from loadgen.server.engine_config import EngineConfig
 from loadgen.server.server_counters import ServerWindow
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.speed import ladder_rows, speed_rows
@@ -31,10 +30,7 @@ from loadgen.study.speed.speed_rows import (
     OUTPUT,
     SETTINGS,
     TOTAL,
-    EngineSetting,
-    Memory,
     SpeedRow,
-    ThroughputRow,
 )
 from loadgen.transport.failure import Failure, FailureKind
 
@@ -168,33 +164,6 @@ def test_a_model_is_named_by_its_files_and_quantized_as_it_says(
     assert ladder_rows.name_model(made(**facts).facts)[:2] == expected
 
 
-@loop_over(
-    ("environment", "gpu", "gpu_num"),
-    [({"gpu": "NVIDIA H20", "cpu": "x"}, "NVIDIA H20", 1), ({"cpu": "x"}, "x", None), ({}, "", None)],
-)
-def test_the_machine_is_the_gpu_or_what_there_is(
-    environment: dict[str, str], gpu: str, gpu_num: int | None
-) -> None:
-    row = ladder_rows.make_speed_row(made(environment=environment), TOTAL)
-    assert (row.gpu, row.gpu_num) == (gpu, gpu_num)
-
-
-FOUR, TWO = ServerSettings(tensor_parallel=4), EngineConfig(tensor_parallel=2)
-
-
-@loop_over(
-    ("facts", "gpu_num"),
-    [
-        ({"launched": launched("vllm", settings=FOUR)}, 4),
-        ({"as_run": TWO}, 2),
-        ({"launched": launched("vllm", settings=FOUR), "as_run": TWO}, 2),  # --server-args go last
-        ({"launched": launched("vllm"), "as_run": EngineConfig()}, 1),
-    ],
-)
-def test_gpus_are_those_that_share_the_model(facts: dict[str, Any], gpu_num: int) -> None:
-    assert ladder_rows.make_speed_row(made(**facts), TOTAL).gpu_num == gpu_num
-
-
 def sensed(**peak_mb: int) -> SensorSummary:
     levels: dict[str, Any] = {
         name: MemoryUse(peak_bytes=mb << 20, steady_bytes=0, how="so") for name, mb in peak_mb.items()
@@ -202,47 +171,7 @@ def sensed(**peak_mb: int) -> SensorSummary:
     return SensorSummary(duration_s=1.0, period_s=0.5, samples=2, cpu_ms_per_sample=0.1, **levels)
 
 
-@loop_over(
-    ("engine", "levels", "memory", "note"),
-    [
-        ("transformers serve", {"server": 1394, "device": 9, "rss": 7}, "1394", ""),
-        ("transformers serve", {"pss": 500, "rss": 700, "system": 9}, "500", "host memory"),
-        ("transformers serve", {"rss": 700, "system": 9}, "700", "host memory"),
-        ("transformers serve", {"system": 9}, None, ""),
-        ("someone's", {"server": 10}, "10", ""),
-        ("vLLM", {"server": 1394, "rss": 7}, None, ""),
-        ("SGLang", {"rss": 7}, None, ""),
-    ],
-)
-def test_memory_is_the_servers_where_its_engine_allocates_on_demand(
-    engine: str, levels: dict[str, int], memory: str | None, note: str
-) -> None:
-    row = ladder_rows.make_speed_row(made(server=server(engine), sensed=sensed(**levels)), TOTAL)
-    assert row.gpu_memory == (Memory(Decimal(memory), "MB") if memory else None)
-    assert row.note == note
-
-
 SERVE = ["vllm", "serve", "org/m", "--host", "127.0.0.1", "--port", "8000", "--served-model-name", "m"]
-EAGER = {"enforce_eager": "False"}
-
-
-@loop_over(
-    ("command", "words"),
-    [
-        (["--max-model-len", "9"], {"max_model_len": "9"} | EAGER),  # vLLM's default is written out
-        (["--enforce-eager"], {"enforce_eager": "True"}),
-        (["--enforce-eager", "--tensor-parallel-size", "2"], {"enforce_eager": "True"}),
-        (  # the pages' words come first
-            ["--max-num-seqs", "8", "--max-model-len=4096"],
-            {"max_model_len": "4096"} | EAGER | {"max_num_seqs": "8"},
-        ),
-        (["--no-enable-prefix-caching"], {"enable_prefix_caching": "False"}),
-        (["--max-model-len", "1", "--max-model-len", "2"], {"max_model_len": "2"} | EAGER),
-    ],
-)
-def test_a_setting_is_what_the_launcher_was_given(command: list[str], words: dict[str, str]) -> None:
-    found = ladder_rows.find_setting(made(launched=launched(*SERVE, *command)).facts)
-    assert found == EngineSetting.make(**words)
 
 
 @loop_over(
@@ -258,28 +187,6 @@ def test_a_pages_own_setting_is_recognised_and_called_by_its_name(flags: str, na
     rendered = speed_rows.draw_speeds([row], "md")
     assert f"| {name.removesuffix(' Setting')} |" in rendered
     assert f"[{name}]=(" in rendered.replace("\\", "")
-
-
-def test_flags_of_the_engine_in_a_container_are_settings_its_own_not() -> None:
-    docker = ["docker", "run", "--rm", "--name", "loadgen-1", "--gpus", "all", "-v", "/m:/m", "--entrypoint"]
-    inside = ["vllm", "IMAGE", *SERVE[1:], "--gpu-memory-utilization", "0.9", "--max-model-len", "32768"]
-    of = launched(*docker, *inside, image="IMAGE")
-    assert ladder_rows.find_setting(made(launched=of).facts) == SETTINGS["Default Setting"]
-
-
-def test_a_server_that_was_there_or_was_given_nothing_has_no_setting() -> None:
-    assert ladder_rows.find_setting(made().facts) is None
-    assert ladder_rows.find_setting(made(launched=launched(*SERVE)).facts) is None
-    other = made(server=server("SGLang"), launched=launched("python", "-m", "x", "--port", "8"))
-    assert ladder_rows.find_setting(other.facts) is None
-
-
-def test_a_throughput_row_is_of_all_prompts_and_the_time_for_all_of_them() -> None:
-    # Three prompts, 30 tokens in and 15 out, 0.6 s from the first sent to the last end.
-    row = ladder_rows.make_throughput_row(made())
-    assert row == ThroughputRow("Qwen3-8B", "", 3, Decimal("5.00"), Decimal("75.00"))
-    row = ladder_rows.make_throughput_row(made((*THREE[:2], Req(300, failure=FAILED))))
-    assert (row.prompts, row.note) == (2, "INVALID: many-failures")
 
 
 def test_a_row_is_strict_json_with_the_directory_of_its_run() -> None:
@@ -319,10 +226,6 @@ def measured(test: DepthTest, *cached: int, window: ServerWindow | None = None, 
     records += [answer(index, test, count, **more) for index, count in enumerate(cached, 1)]
     facts = replace(made_runs.run(window=None).facts, window=window)
     return make_depth_row(Result(facts, Records.from_records(records)), test)
-
-
-def test_names_are_those_of_llama_bench() -> None:
-    assert (str(PP), str(TG), str(DepthTest("pp", 512, 0))) == ("pp2048 @ d4096", "tg128 @ d4096", "pp512")
 
 
 def test_a_prompts_speed_is_of_the_tokens_that_were_computed() -> None:

@@ -38,13 +38,6 @@ def test_the_published_files_are_read_with_the_precision_they_print() -> None:
     assert next(row for row in rows if row.gpu_memory == memory) == replace(first, gpu_memory=memory)
 
 
-def test_where_nothing_ran_there_is_no_number() -> None:
-    row = find_published("Qwen3-30B-A3B", 6144, "GPTQ-INT4", backend="Transformers")
-    assert row is not None
-    assert (row.gpu_num, row.speed_tok_s, row.gpu_memory) == (None, None, None)
-    assert row.note == "MoE Kernel Unsupported"
-
-
 @loop_over(
     ("content", "said"),
     [
@@ -117,13 +110,6 @@ def test_settings_are_numbered_as_on_the_pages_new_ones_after() -> None:
         (EAGER, "Setting 7"),
     ]
     assert name_settings([]) == {}
-
-
-@loop_over(
-    "setting", [*SETTINGS.values(), SGLANG, EngineSetting.make(compilation_config='{"a": [1, 2]}', x=1)]
-)
-def test_a_setting_is_read_as_it_is_written(setting: EngineSetting) -> None:
-    assert EngineSetting.parse(str(setting)) == setting
 
 
 @pytest.mark.parametrize(

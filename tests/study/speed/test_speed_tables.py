@@ -11,18 +11,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from builders.loops import loop_over
 from loadgen.base.tables import Column, render_csv_table, render_text_table
 from loadgen.study.speed import speed_rows
 from loadgen.study.speed.speed_rows import (
     CSV,
-    OUTPUT,
     QWEN2_5,
     QWEN3,
     SETTINGS,
-    TABLES,
     THROUGHPUT,
-    TOTAL,
     EngineSetting,
     Memory,
     SpeedRow,
@@ -172,42 +168,6 @@ def test_a_terminal_gets_no_long_line_and_no_control_character(width: int) -> No
     assert all(letter.isprintable() or letter == "\n" for letter in drawn)
 
 
-@loop_over("form", TABLES)
-def test_a_table_without_rows_is_a_heading(form: str) -> None:
-    assert "quantization" in speed_rows.draw_speeds([], form).lower()
-
-
-def test_ours_stand_beside_the_published_of_the_same_formula() -> None:
-    ours = [
-        SpeedRow("Qwen3-8B", "SGLang", "H200", 1, "FP8", 1, Decimal("300.50"), formula=TOTAL),
-        SpeedRow("Qwen3-8B", "SGLang", "H200", 129024, "FP8", 1, None, note=NO_ROOM, formula=TOTAL),
-        SpeedRow("Qwen3-8B", "SGLang", "H200", 100, "FP8", 1, Decimal("300.00"), formula=TOTAL),
-    ]
-    assert speed_rows.draw_next_to_published(ours) == (
-        "   Input  Quantization       Speed   Published  Ratio  Published on\n"
-        "  Length                (tokens/s)  (tokens/s)\n"
-        "  ------  ------------  ----------  ----------  -----  -------------------\n"
-        "Qwen3-8B\n"
-        "       1  FP8               300.50      150.25   2.00  SGLang, 1× H20-96GB\n"
-        "  129024  FP8                    -     1393.21      -  SGLang, 1× H20-96GB\n"
-        "     100  FP8               300.00           -      -  -\n"
-        "Speed = (prompt+output)/time\n"
-    )
-
-
-def test_a_published_speed_of_the_other_formula_is_converted() -> None:
-    ours = [SpeedRow("Qwen3-0.6B", "SGLang", "H200", 30720, "BF16", 1, Decimal("447.18"), output_length=256)]
-    drawn = speed_rows.draw_next_to_published(ours)
-    assert ours[0].formula == OUTPUT
-    assert "447.18      223.59   2.00" in drawn  # 3577.42 × 2048 / (30720 + 2048)
-    assert "Published as (prompt+output)/time, converted to output/time" in drawn
-    assert "Published with 2048 generated tokens, ours with 256" in drawn
-
-
-def test_nothing_stands_beside_a_model_that_nobody_published() -> None:
-    assert speed_rows.draw_next_to_published([SpeedRow("tiny", "vLLM", "", 1, "BF16", 1, Decimal(9))]) == ""
-
-
 PROMPTS = [
     ThroughputRow(model, "BF16", prompts, Decimal(qps), Decimal(tokens_per_s))
     for model, prompts, qps, tokens_per_s in [
@@ -239,14 +199,3 @@ def test_one_setting_needs_no_name_unless_it_is_the_pages(form: str) -> None:
     assert "Setting" not in drawn
     assert "Server: gpu_memory_utilization=0.9 max_model_len=4096 enforce_eager=False" in drawn
     assert "[Default Setting]=(" in speed_rows.draw_speeds(theirs, form).replace("\\", "")
-
-
-def test_several_quantizations_are_a_column() -> None:
-    rows = [OURS[0], replace(OURS[0], quantization="AWQ-INT4")]
-    columns = speed_rows.make_speed_table(rows, speed_rows.TERMINAL).columns
-    assert "quantization" in [column.key for column in columns]
-
-
-def test_two_formulas_are_a_speed() -> None:
-    drawn = speed_rows.draw_speeds([OURS[0], replace(OURS[0], formula=TOTAL)], "text")
-    assert "Speed = output/time or (prompt+output)/time" in drawn
