@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,7 +13,6 @@ from loadgen.base.errors import ExitCode
 from loadgen.base.passages import render_passages
 from loadgen.study.gate.gate_command import (
     GateResult,
-    encode_result,
     make_gate_passage,
     render_junit,
     render_markdown,
@@ -73,17 +71,6 @@ def test_undecided_has_the_number_of_pairs_that_would_decide() -> None:
         verdict = replace(UNDECIDED.verdict, more_pairs=more, most_pairs=most)
         assert replace(UNDECIDED, verdict=verdict).sentence == f"undecided: {sentence}"
     assert UNDECIDED.code == ExitCode.UNDECIDED
-
-
-def test_the_json_is_one_line_without_nan() -> None:
-    for result in (SLOWER, SAME, FEW, REFUSED):
-        line = json.dumps(encode_result(result), allow_nan=False)
-        told = json.loads(line)
-        assert (told["outcome"], told["exit_code"]) == (result.outcome, int(result.code))
-        assert "\n" not in line
-    assert encode_result(FEW)["rows"][0]["ratio"] is None
-    assert [row["outcome"] for row in encode_result(SLOWER)["rows"]] == ["slower", "not slower"]
-    assert encode_result(REFUSED)["reasons"] == list(REFUSED.reasons)
 
 
 def test_the_summary_is_a_heading_a_table_and_its_notes() -> None:

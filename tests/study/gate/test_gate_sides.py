@@ -15,16 +15,13 @@ from loadgen.base.errors import UsageError
 from loadgen.host.machine_state import ClockState, MachineState
 from loadgen.study.gate.gate_record import make_gate_metric
 from loadgen.study.gate.gate_sides import (
-    check_metrics,
     choose_metric,
-    list_passing_states,
     list_reasons,
     list_remarks,
     list_unequal_states,
     make_series,
     match_places,
     match_rows,
-    pair_repeats,
 )
 from loadgen.study.importers.result_sources import Sources
 from loadgen.study.run_summary import Reported
@@ -72,14 +69,6 @@ def test_several_rows_of_a_place_are_matched_by_name() -> None:
     sides, reasons = match_places(read(*new, *base), "new", "base")
     assert [each.load.partition(":")[0] for each in sides] == ["A"]
     assert reasons == ["B has runs in new alone", "C has runs in base alone"]
-
-
-def test_a_place_without_runs_is_an_error_with_what_was_read() -> None:
-    new = placed("new", runs("A", FIVE))
-    with pytest.raises(UsageError, match=r"^base is damaged: no figures$"):
-        match_places(read(*new, errors=("base is damaged: no figures",)), "new", "base")
-    with pytest.raises(UsageError, match=r"^base has no run of its own$"):
-        match_places(read(*new), "new", "base")
 
 
 def test_of_one_place_every_other_row_is_held_against_the_base() -> None:
@@ -131,34 +120,6 @@ def test_what_cannot_be_compared_has_its_reason(new: Reported, reason: str | Non
     assert [*reasons, *list_reasons(sides, [SPEED], allows_state=False)] == ([reason] if reason else [])
 
 
-def test_a_metric_that_no_run_has_is_an_error_with_those_of_its_figure() -> None:
-    with pytest.raises(UsageError, match=r"no run has p90_ttft_ms: a percentile .* there are mean_ttft_ms$"):
-        check_metrics([make_gate_metric("ttft_p90", "p90_ttft_ms", False)], [FIRST])
-    check_metrics([SPEED], [FIRST, other(figures={})])
-
-
-@loop_over(
-    ("repeats", "pairs"),
-    [
-        (((0, 1, 2), (0, 1, 2)), [(0, 1, 2)]),
-        (((0, 1, 2), (0, 1)), [(0, 1)]),
-        (((0, 2), (0, 1, 2)), [(0,)]),
-        (((1, 2), (0, 1, 2)), []),
-        (((), (0, 1, 2)), []),
-    ],
-)
-def test_pairs_are_the_repeats_up_to_the_first_that_is_not_whole(
-    repeats: tuple[tuple[int, ...], tuple[int, ...]], pairs: list[tuple[int, ...]]
-) -> None:
-    new, base = (
-        [each for each in cells(name, FIVE) if each.cell and each.cell.repeat in kept]
-        for name, kept in zip("BA", repeats, strict=True)
-    )
-    found = pair_repeats([*base, *new], "A on vllm", ["B on vllm"])
-    for side in ("new", "base"):
-        assert [tuple(run.cell.repeat for run in getattr(each, side) if run.cell) for each in found] == pairs
-
-
 SLOW = MachineState(clocks={"CPU": ClockState(now_mhz=1700, limit_mhz=1700, most_mhz=3400)})
 FAST = MachineState(clocks={"CPU": ClockState(now_mhz=3400, limit_mhz=3400, most_mhz=3400)})
 HOT, COLD = (MachineState(temperature_c={"GPU 0": heat}) for heat in (80.0, 50.0))
@@ -197,16 +158,3 @@ def test_a_state_sets_sides_apart_by_settings_or_mostly_one_way(
     apart: list[str],
 ) -> None:  # fmt: skip
     assert list_unequal_states(measured(*new), measured(*base), in_turn) == apart
-
-
-@loop_over(
-    ("new", "base", "remark"),
-    [
-        ((HOT, COLD, COLD, COLD), (COLD, COLD, HOT, COLD), "hottest sensor differs in 2 of 4 pairs"),
-        ((HALF, WIDE, HALF), (WIDE, WIDE, WIDE), "memory bandwidth differs in 2 of 3 pairs"),
-    ],
-)
-def test_what_differs_now_and_then_is_counted(
-    new: tuple[MachineState, ...], base: tuple[MachineState, ...], remark: str
-) -> None:
-    assert list_passing_states(measured(*new), measured(*base)) == [remark]

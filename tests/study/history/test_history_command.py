@@ -12,9 +12,7 @@ import pytest
 from builders import made_runs
 from builders.made_runs import WHEN
 from loadgen import cli
-from loadgen.facts.run_facts import Cell
 from loadgen.study import bundle_command
-from loadgen.study.history.history_command import describe_history_load, list_run_entries, make_entry
 
 RECORDED = Path(__file__).parents[2] / "data" / "histories"
 SLOWER = str(RECORDED / "slower.jsonl")
@@ -52,16 +50,6 @@ def test_the_run_that_changed_is_named(capsys: pytest.CaptureFixture[str]) -> No
     assert shown(capsys, SLOWER, "--metric", "itl_p99,throughput") == text  # as a gate names them
 
 
-def test_json_is_one_object_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
-    told = json.loads(shown(capsys, SLOWER, "--json"), parse_constant=pytest.fail)
-    assert told["machine"] == "simulated: small-gpu"
-    assert len(told["entries"]) == told["metrics"]["output_throughput"]["measurements"] == 30
-    (change,) = told["metrics"]["output_throughput"]["changes"]
-    assert change["first"]["commit"] == "7ca651ecd79a"
-    assert change["ratio"] == pytest.approx(0.954, abs=1e-3)
-    assert told["metrics"]["mean_ttft_ms"]["changes"] == []
-
-
 def test_a_page_and_plots(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     page = tmp_path / "history.html"
     text = shown(capsys, SLOWER, "--plot", "--html", str(page))
@@ -89,32 +77,6 @@ def test_bundles_of_a_directory_are_measurements(capsys: pytest.CaptureFixture[s
     told = json.loads(shown(capsys, str(tmp_path / "kept"), "--json"))
     assert [each["commit"] for each in told["entries"]] == ["c0", "c1"]
     assert shown(capsys, str(tmp_path / "kept")) == shown(capsys, str(tmp_path / "runs"))
-
-
-def test_a_campaign_is_one_measurement_and_has_one_checkpoint() -> None:
-    runs = [
-        made_runs.reported(
-            made_runs.run(seed=seed), name, cell=Cell(campaign="c", checkpoint=name, server="s", profile="p",
-            repeat=seed, start=f"s{seed}"), source=f"/c/cells/{name}-{seed}",
-        )
-        for name in ("A", "B")
-        for seed in range(2)
-    ]  # fmt: skip
-    with pytest.raises(Exception, match=r"has several checkpoints \(A, B\): name one, --name"):
-        list_run_entries(runs)
-    ((entry,), notes) = list_run_entries(runs, "B")
-    assert (entry.label, entry.runs, notes) == ("B", 2, [])
-    mean = sum(run.figures["output_throughput"] for run in runs[2:]) / 2
-    assert entry.figures["output_throughput"] == pytest.approx(mean)
-
-
-def test_what_is_not_given_of_an_entry_is_that_of_the_runs() -> None:
-    run = made_runs.reported(made_runs.run(metadata=("sha=abc", "x=y"), label="L"), level="SUSPECT")
-    entry = make_entry([run])
-    assert (entry.label, entry.commit, entry.verdict, entry.runs) == (run.name, "abc", "SUSPECT", 1)
-    entry = make_entry([run, run], "new", "def", "NOT_SLOWER")
-    assert (entry.label, entry.commit, entry.verdict, entry.runs) == ("new", "def", "NOT_SLOWER", 2)
-    assert entry.load == describe_history_load(run.load)
 
 
 def test_what_cannot_be_a_history_is_refused_in_one_line(

@@ -31,13 +31,6 @@ def test_appended_entries_are_read_once_each_in_the_order_of_time(tmp_path: Path
     assert path.read_bytes().count(b"\n") == 3
 
 
-def test_a_missing_last_newline_costs_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "history.jsonl"
-    path.write_text(entry(0).model_dump_json())
-    append_entry(path, entry(1))
-    assert read_history(path) == [entry(0), entry(1)]
-
-
 @loop_over(
     ("changes", "why"),
     [

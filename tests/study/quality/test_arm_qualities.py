@@ -8,8 +8,6 @@ from builders.made_qualities import quality
 from loadgen.facts.run_facts import Cell
 from loadgen.study.quality.arm_qualities import (
     find_run_quality,
-    make_arm_id,
-    read_arm_quality,
 )
 from loadgen.study.quality.quality_record import Quality
 
@@ -17,22 +15,6 @@ from loadgen.study.quality.quality_record import Quality
 def stored(directory: Path, name: str, text: str) -> None:
     (directory / "quality").mkdir(exist_ok=True)
     (directory / "quality" / f"{name}-vllm-0.32.json").write_text(text, "utf-8")
-
-
-def test_each_arm_has_the_quality_of_its_own_file(tmp_path: Path) -> None:
-    own, other = Quality(reference="a", candidate="a"), Quality(reference="a", candidate="b")
-    stored(tmp_path, "bf16", own.model_dump_json())
-    stored(tmp_path, "fp8", other.model_dump_json())
-    stored(tmp_path, "int4", other.model_dump_json()[:-5])
-    names = ("bf16", "fp8", "absent", "int4")
-    *found, damaged = (read_arm_quality(tmp_path, name, "vllm 0.32") for name in names)
-    assert found == [own, other, None]
-    assert damaged is not None
-    assert (damaged.kl, damaged.why["kl"]) == (
-        None,
-        "quality/int4-vllm-0.32.json is damaged: `loadgen campaign --resume` measures it again",
-    )
-    assert make_arm_id("bf16", "vllm 0.32") == "bf16-vllm-0.32"
 
 
 def test_a_run_has_the_quality_of_its_arm_or_its_own(tmp_path: Path) -> None:

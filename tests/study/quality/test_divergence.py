@@ -25,7 +25,6 @@ from builders.markov_chain import (
 )
 from builders.required import require
 from loadgen.study.quality.divergence import (
-    check_sampling,
     estimate_divergence,
 )
 from loadgen.study.quality.quality_record import (
@@ -35,7 +34,6 @@ from loadgen.study.quality.quality_record import (
     SampledAnswer,
     TextSegment,
     TokenScores,
-    bound_share,
     judge_quality,
 )
 
@@ -63,20 +61,6 @@ def judge(**measured: Any) -> Quality:
     return Evidence(**measured).judge()
 
 
-def test_the_divergence_is_the_mean_over_tokens_with_students_interval() -> None:
-    found = require(
-        estimate_divergence(
-            [answer(A, A), answer(B), answer(A)], [TokenScores((B, A)), TokenScores((A,)), None]
-        )
-    )
-    above, below = 0.5 - 1 + math.log(2), 2 - 1 - math.log(2)  # of a token twice as probable, and half
-    mean = (above + 0 + below) / 3
-    error = math.sqrt(2 * ((above - 2 * mean) ** 2 + (below - mean) ** 2)) / 3
-    assert (found.mean, found.low, found.high) == pytest.approx((mean, 0.0, mean + 12.706205 * error))
-    assert estimate_divergence([answer(A, A)], [TokenScores((B, A))]) is None
-    assert estimate_divergence([answer(A), answer(A)], [None, TokenScores((A,))]) is None
-
-
 def test_a_model_against_itself_is_equal_and_its_floor_is_zero() -> None:
     quality = gather(make_chain()).judge()
     zero, one = MeanInterval(mean=0, low=0, high=0), MeanInterval(mean=1, low=1, high=1)
@@ -89,16 +73,6 @@ def test_a_model_against_itself_is_equal_and_its_floor_is_zero() -> None:
     assert (quality.agreement.mean, quality.agreement.high) == (1, 1)
     assert 0.98 < quality.agreement.low < 1
     assert (quality.why, quality.doubts) == ({}, ())
-
-
-def test_perplexity_and_bits_are_of_the_text() -> None:
-    texts = [[segment((1, 2, 3), (A, A)), segment((4, 5), (B,))], [segment((1, 2, 3), (B, A))] * 2]
-    quality = judge(reference_text=texts[0], candidate_text=texts[1])
-    assert quality.perplexity == pytest.approx({"reference": 2 ** (4 / 3), "candidate": 2**1.5})
-    bits = {name: found.mean for name, found in require(quality.bits_per_byte).items()}
-    assert bits == pytest.approx({"reference": 4 / 6, "candidate": 6 / 8})
-    assert quality.why["perplexity_ratio"].startswith("the vocabularies differ: ")
-    assert quality.why["kl"] == quality.why["perplexity_ratio"]
 
 
 def test_figures_that_cannot_be_had_have_a_reason() -> None:
@@ -210,14 +184,6 @@ def test_noise_on_one_of_200_prompts_is_rarely_the_same() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("seen", "answers", "share"),
-    [(0, 314, 0.00950), (0, 1197, 0.0025), (1, 1250, 0.00379), (20, 20, 1.0), (0, 2, 0.7764)],
-)
-def test_the_share_of_prompts_that_could_be_unseen(seen: int, answers: int, share: float) -> None:
-    assert bound_share(seen, answers) == pytest.approx(share, rel=2e-3)
-
-
 def test_a_heavy_tail_contradicts_the_same() -> None:
     quality = make_quality(0.002, 0.001, None)
     tailed = quality.model_copy(
@@ -259,23 +225,6 @@ def make_quality(mean: float, half: float, floor: float | None = None) -> Qualit
     return Quality(reference="a", candidate="b", kl=kl, noise_floor=noise)
 
 
-@pytest.mark.parametrize(
-    ("mean", "half", "floor", "text"),
-    [
-        (0.005, 0.005, None, "same within 0.01 nats a token"),
-        (0.02, 0.005, None, "different by more than 0.01 nats a token"),
-        (0.02, 0.005, 0.016, "undecided: the noise floor, 0.016, is no less than the margin, 0.01"),
-        (0.02, 0.005, 0.012, "different by more than 0.01 nats a token"),
-        (0.008, 0.004, 0.001, "undecided: about 12,000 more tokens"),
-        (0.012, 0.003, 0.001, "undecided: about 5,000 more tokens"),
-        (0.01, 0.004, None, "undecided: it lies at the margin"),
-    ],
-)
-def test_the_verdict_is_by_the_interval(mean: float, half: float, floor: float | None, text: str) -> None:
-    verdict = require(judge_quality(make_quality(mean, half, floor)))
-    assert verdict.text == text
-
-
 @loop_over(
     ("logprobs", "perplexity", "why"),
     [
@@ -297,32 +246,3 @@ def test_no_figure_of_the_text_is_infinite(
     if perplexity is None:
         assert (found.perplexity_ratio, found.bits_per_byte, found.agreement) == (None, None, None)
         assert why in found.why["perplexity"]
-
-
-@loop_over("floor", [0.001, 0.01, 0.05])
-def test_scores_that_are_noisy_are_no_doubt(floor: float) -> None:
-    reference = make_chain()
-    paths = reference.walk(np.arange(60), 64, np.random.default_rng(1))
-    noisy = disturb(reference, floor, seed=2)
-    assert check_sampling(reference.answer(paths), [noisy.score(path) for path in paths]) == ()
-
-
-@loop_over(("temperature", "scale"), [(0.7, "1.3"), (0.9, "1.1"), (1.1, "0.9"), (1.25, "0.8")])
-def test_scores_at_another_temperature_are_a_doubt(temperature: float, scale: str) -> None:
-    """The server reports what it sampled from, which is not what it scores prompts by."""
-    reference = make_chain()
-    processed = MarkovModel(normalize(reference.logprobs / temperature))
-    paths = processed.walk(np.arange(60), 64, np.random.default_rng(1))
-    (doubt,) = check_sampling(processed.answer(paths), [reference.score(path) for path in paths])
-    assert doubt.startswith(f"the log-probabilities of its samples are scaled by {scale}")
-
-
-@pytest.mark.parametrize("ties", [1, 2, 3])
-def test_tied_tokens_are_counted_together(ties: int) -> None:
-    """Of several equally probable tokens, which are listed is arbitrary: here none that was sampled is."""
-    listed = (math.log(0.5), math.log(0.1))
-    sampled = [SampledAnswer((1,), (2,), (math.log(0.1),), (listed,)) for _ in range(500)]
-    firsts = [SampledAnswer((1,), (3,), (math.log(0.5),), (listed,)) for _ in range(500)]
-    assert check_sampling(sampled + firsts, [None] * 1000) == ()
-    flat = [SampledAnswer((1,), (2,), (math.log(0.3),), ((math.log(0.3),) * ties,)) for _ in range(500)]
-    assert check_sampling(flat, [None] * 500) == ()

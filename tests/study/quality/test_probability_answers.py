@@ -20,21 +20,16 @@ from loadgen.study.quality.probability_server import (
     PROBABILITY_APIS,
     NoProbabilities,
     ProbabilityServer,
-    TextAnswer,
     TokenSequence,
-    read_chat,
     read_completions,
     read_generated,
     read_generated_scores,
     read_llamacpp,
     read_prompt_scores,
-    read_text_answer,
 )
-from loadgen.study.quality.quality_record import SampledAnswer, TokenScores
 
 PROMPTS = [(100, 200, 300), (400, 500, 600, 700)]
 SEQUENCES = [TokenSequence((100, 200, 300, 4, 5), 3), TokenSequence((400, 500, 600, 700), 2)]
-CHAT_PROMPT = (6000, 2988, 199, 40, 1513, 336, 1356, 6001, 199, 6000, 3390, 766, 774, 199)
 
 
 def answer(name: str) -> bytes:
@@ -82,35 +77,6 @@ def test_given_tokens_are_scored() -> None:
     ]
 
 
-@loop_over(
-    ("name", "ids"),
-    [
-        ("vllm-0.32/probabilities_chat", (3307, 1721, 1400, 4313, 5754)),
-        ("sglang-0.5.23/probabilities_chat", (3225, 3720, 3672, 5319, 3423)),
-    ],
-)
-def test_a_chat_has_the_ids_of_its_prompt_and_answer(name: str, ids: Any) -> None:
-    read = read_chat(answer(name), 3)
-    assert (read.prompt_ids, read.token_ids, len(read.logprobs)) == (CHAT_PROMPT, ids, 5)
-    # vLLM lists the sampled token in place of the last one.
-    assert {len(each) for each in require(read.top)} == {2}
-
-
-def test_an_answer_of_llamacpp_ends_before_a_token_without_a_probability() -> None:
-    body = msgspec.json.decode(answer("llama-server/probabilities_sampled"))
-    tokens = body["tokens"]
-    for sent, kept in ((tokens, 5), ([*tokens[:2], 9, *tokens[2:]], 2), ([9, *tokens], 0), ([], 5)):
-        read = read_llamacpp(msgspec.json.encode({**body, "tokens": sent}), PROMPTS[:1], 2)
-        assert [one.token_ids for one in read] == [tuple(tokens[:kept])] * (kept > 0)
-
-
-def test_sglang_hides_the_last_id_of_a_vocabulary() -> None:
-    sequences = [TokenSequence((100, 200, 300, 4, 5), 4), TokenSequence((400, 500, 600, 700), 3)]
-    hidden = answer("sglang-0.5.23/probabilities_scored").replace(b",5,null]", b",0,null]")
-    found = read_generated_scores(hidden, sequences)
-    assert [rounded(one.logprobs) for one in found] == [[-8.65], [-8.66]]
-
-
 def completion(**choice: Any) -> bytes:
     return msgspec.json.encode({"choices": [choice]})
 
@@ -150,38 +116,6 @@ def test_scores_of_other_tokens_are_refused() -> None:
     sequences = [TokenSequence((100, 200, 300, 4, 6), 4), TokenSequence((400, 500, 600, 700), 3)]
     with pytest.raises(msgspec.DecodeError, match="other tokens"):
         read_generated_scores(answer("sglang-0.5.23/probabilities_scored"), sequences)
-
-
-def test_impossible_tokens_are_kept_as_such() -> None:
-    body = completion(token_ids=[1, 2], logprobs={"token_logprobs": [None, -1e5], "top_logprobs": [{}, None]})
-    assert read_completions(body, [(3,)], 2) == [SampledAnswer((3,), (1, 2), (-9999.0, -9999.0), None)]
-    positions = [None, {"5": {"logprob": None, "rank": None}}, {"6": {"logprob": -2.0, "rank": 1}}]
-    read = read_prompt_scores(completion(prompt_logprobs=positions), [TokenSequence((4, 5, 6), 1)])
-    assert read == [TokenScores((-9999.0, -2.0))]
-
-
-@loop_over(
-    ("logprobs", "answer"),
-    [
-        ({"tokens": ["a", "bytes:\\xe4\\xb8", "é"], "token_logprobs": [-1.0, -2.0, None]},
-         (("a", None, "é"), (-1.0, -2.0, -9999.0), ((), (), ()))),
-        ({"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": [{"a": -1.0, "b": -0.5}]},
-         (("a",), (-1.0,), ((-1.0, -0.5),))),
-        ({"content": [{"token": "?", "bytes": [195], "logprob": -1.0}, {"token": "\ufffd", "logprob": -2.0}]},
-         ((None, None), (-1.0, -2.0), ((), ()))),
-    ],
-)  # fmt: skip
-def test_texts_of_tokens_are_read(logprobs: Any, answer: Any) -> None:
-    assert read_text_answer(completion(logprobs=logprobs)) == answer
-
-
-def test_an_answer_of_texts_ends_before_a_token_without_an_id() -> None:
-    answer = TextAnswer(("a", "b", None), (-1.0, -2.0, -3.0), ((-0.5, -1.0), (-2.0, -0.1), ()))
-    kept = SampledAnswer((7,), (1, 2), (-1.0, -2.0), ((-0.5, -1.0), (-0.1, -2.0)))
-    assert answer.with_ids((7,), (1, 2, None), 5) == kept
-    assert answer.with_ids((7,), (None, 2, 3), 5) is None
-    with pytest.raises(NoProbabilities):
-        read_text_answer(completion(text="a"))
 
 
 def ask(engine: str, name: str, *given: Any, **keys: Any) -> tuple[str, dict[str, Any]]:

@@ -25,7 +25,6 @@ from fakes.markov_server import MarkovServer
 from fakes.scripted_server import Answer, Asked, End, ScriptedServer, whole
 from loadgen import cli
 from loadgen.base.signals import SIGNALS, stop
-from loadgen.plan import tokenizers
 from loadgen.settings.keyword_types import BenchOptions
 from loadgen.study.quality import probability_server, quality_text
 from loadgen.study.quality.quality_command import (
@@ -163,29 +162,11 @@ def test_a_file_goes_on_where_it_was_cut_off(
     assert (len(again.answers), len(again.segments), again.damage) == (10, len(whole_file.segments), "")
 
 
-def test_it_stops_at_the_precision(
-    reference: str, candidate: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [*compared(candidate, reference), "--json", "--precision", "0.5"]
-    cli.main(["quality", *words, "--quiet", "--answer-tokens", "8"])
-    quality = Quality.model_validate_json(capsys.readouterr().out)
-    assert require(quality.kl).tokens < 20_000
-
-
 def test_a_candidate_that_cannot_score_samples(reference: str, capsys: pytest.CaptureFixture[str]) -> None:
     with ScriptedServer(MarkovServer(CANDIDATE, "gguf", prompt_logprobs=False)) as server:
         quality = measure(capsys, *compared(server.base_url, reference))
     assert require(quality.kl).direction == "candidate‖reference"
     assert quality.why["agreement"] == "vLLM (gguf) scores no text"
-
-
-def test_fewer_alternatives_will_do(candidate: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for most in (5, 0):
-        server = MarkovServer(REFERENCE, "bf16", most_top=most)
-        with ScriptedServer(server) as up:
-            assert measure(capsys, *compared(candidate, up.base_url)).kl is not None
-        sent = [body["logprobs"] for body in server.posted if "logprobs" in body]
-        assert sent[-1] == most
 
 
 def list_chat_tokens(columns: dict[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
@@ -275,19 +256,6 @@ def test_without_log_probabilities_greedy_answers_are_compared(
     assert require(live.same_answers).mean == pytest.approx(count_same_answers(10))
     assert (live.kl, live.agreement, live.settings["chat"]) == (None, None, chat)
     assert live.why["kl"].endswith(" reports no log-probabilities")
-
-
-def test_greedy_answers_of_servers_with_ids_have_the_same_first_choices(
-    reference: str, candidate: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = measure(capsys, *compared(candidate, reference), "--greedy")
-    same, agreement = require(found.same_answers), require(found.agreement)
-    assert same.mean == pytest.approx(count_same_answers(10))
-    assert same.mean < agreement.mean < 1
-    file = str(tmp_path / "ref.jsonl.gz")
-    assert run(capsys, "--base-url", reference, "--save", file)[0] == 0
-    code, _, err = run(capsys, "--base-url", candidate, "--reference", file, "--greedy")
-    assert (code, "kept without greedy answers, but greedy answers are compared" in err) == (2, True)
 
 
 def tokenizing_chats(asked: Asked) -> Answer:
@@ -465,19 +433,6 @@ def test_the_end_of_a_server_prints_what_was_measured(
     assert printed.err.endswith("answers 500: out of memory\n")
 
 
-def test_the_end_of_a_server_keeps_what_a_reference_has(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "ref.jsonl.gz"
-    with ScriptedServer(ending(3)) as up:
-        code, out, said = run(capsys, "--base-url", up.base_url, "--save", str(file))
-    assert (code, out) == (1, "")
-    assert said.endswith("out of memory; what was measured is kept: the same command goes on with it\n")
-    assert read_reference(file).segments
-    with ScriptedServer(MarkovServer(REFERENCE, "bf16")) as up:
-        assert run(capsys, "--base-url", up.base_url, "--save", str(file))[0] == 0
-
-
 def test_the_call_measures_as_the_command_does(reference: str, candidate: str, tmp_path: Path) -> None:
     few: dict[str, Any] = {"tokens": 160, "answer_tokens": 16}
     file = tmp_path / "ref.jsonl.gz"
@@ -508,27 +463,6 @@ def test_an_interrupted_command_prints_what_was_measured(
     assert code == 130
     assert "worst answer" in printed.out
     assert "loadgen: interrupted: the figures are of " in printed.err
-
-
-class Bytes:
-    """A tokenizer whose tokens are the chain's, of a model whose server tokenizes nothing."""
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return MarkovServer(REFERENCE).tokenize(text)
-
-    def apply_chat_template(self, chat: list[dict[str, str]], **_: object) -> str:
-        return f"<{chat[0]['content']}>"
-
-
-def test_a_tokenizer_stands_in_for_a_server_that_tokenizes_nothing(
-    reference: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tokenizers, "load_tokenizer", lambda *_: Bytes())
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with ScriptedServer(refusing("/tokenize", "404 Not Found", {})) as server:
-        words = compared(server.base_url, reference)
-        quality = measure(capsys, *words, "--tokenizer", str(tmp_path))
-    assert require(quality.kl).mean == 0
 
 
 def test_a_key_is_in_no_message(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

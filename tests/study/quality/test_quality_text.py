@@ -27,14 +27,6 @@ def test_another_text_is_read_and_a_file_that_is_none_is_refused(tmp_path: Path)
         read_text(tmp_path / "none")
 
 
-@pytest.mark.parametrize(("text", "join"), [(read_text(), " "), ("語" * 1200, "")])
-def test_segments_have_all_words_of_a_text(text: str, join: str) -> None:
-    segments = QualityPlan(text).cut_segments()
-    assert join.join(segments).split() == text.split()
-    assert 0 < min(map(len, segments)) <= max(map(len, segments)) <= 500
-    assert [segment.strip() for segment in segments] == segments
-
-
 def test_prompts_are_spread_over_the_text_and_differ() -> None:
     text = read_text()
     plan = QualityPlan(text)

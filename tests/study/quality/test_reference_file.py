@@ -84,26 +84,7 @@ def pack(*rows: bytes) -> bytes:
     return gzip.compress(b"".join(row + b"\n" for row in rows), mtime=0)
 
 
-LINE, PART = msgspec.json.encode(answer(1)), msgspec.json.encode(SEGMENT_LINE)
-NONE = [
-    b"{", b'{"line":"other"}', b'{"line":"answer"}',
-    LINE.replace(b'"token_ids":[3,4]', b'"token_ids":[3]'),
-    LINE.replace(b"[3,4]", b"[3,-4]"),
-    LINE.replace(b"[3,4]", b"[3,99999999999]"),
-    LINE.replace(b'"prompt_ids":[1,2]', b'"prompt_ids":[]'),
-    PART.replace(b'"logprobs":[-0.5]', b'"logprobs":[]'),
-    PART.replace(b'"scored_bytes":3', b'"scored_bytes":0'),
-]  # fmt: skip
 FOREIGN = [b"plain", b"", pack(b"[]"), pack(b'{"version":1}'), gzip.compress(b"\n" * (65 << 20), mtime=0)]
-
-
-@loop_over("row", NONE)
-def test_a_line_that_is_none_is_not_used(row: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "ref.gz"
-    path.write_bytes(pack(msgspec.json.encode(HEADER), LINE) + pack(row) + pack(LINE))
-    contents = read_reference(path)
-    assert row not in (LINE, PART)
-    assert (contents.answers, contents.segments, contents.damage != "") == ([answer(1)], [], True)
 
 
 @loop_over("data", FOREIGN)

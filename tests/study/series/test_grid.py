@@ -13,7 +13,6 @@ from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
-from loadgen.settings.data_settings import ANSWER_LENS
 from loadgen.study.series import grid
 from loadgen.study.series.grid import Variation
 
@@ -184,22 +183,6 @@ def test_a_value_that_cannot_be_or_changes_nothing_is_refused_at_once(
     with pytest.raises(UsageError) as caught:
         grid.list_points(Variation((dimension,)), given, build)
     assert str(caught.value).startswith(message)
-
-
-@loop_over(
-    ("dimension", "given"),
-    [
-        (vary("output_len=8,16"), {"dataset_path": "rows.jsonl"}),
-        (vary("output_len=8,16"), {"dataset_name": "prefix_repetition"}),
-        (link("output_len=8,16 dataset_path=a.jsonl,b.jsonl"), {"dataset_name": "sharegpt"}),
-    ],
-)
-def test_an_output_length_that_varies_is_that_of_every_data_set(
-    dimension: grid.Dimension, given: dict[str, Any]
-) -> None:
-    made = grid.list_points(Variation((dimension,)), given, profile.build)
-    for key in ANSWER_LENS:
-        assert [getattr(workload, key) for _, workload in made] == [8, 16]
 
 
 def test_an_output_length_that_varies_leaves_random_prompts_as_they_are() -> None:

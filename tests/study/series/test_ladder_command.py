@@ -20,8 +20,6 @@ from loadgen import cli
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result, load
 from loadgen.run import session
-from loadgen.run.command.options import parse
-from loadgen.study.series import ladder_command
 from loadgen.study.speed import ladder_rows
 from loadgen.study.speed.speed_rows import OUTPUT, TOTAL, SpeedRow, read_speed_csv
 
@@ -155,12 +153,6 @@ def test_a_ladder_goes_on_with_its_own_command_alone(capsys: pytest.CaptureFixtu
         assert says in capsys.readouterr().err
 
 
-def test_where_no_length_fits_nothing_was_measured() -> None:
-    Path("p.toml").write_text(LADDER.replace("[1, 8, 64]", "[13, 64]"), "utf-8")
-    assert on_engine("--max-model-len", "16") == 1
-    assert [why for _, why in outcome()] == [f"needs {n} tokens, the context limit is 16" for n in (17, 68)]
-
-
 @pytest.mark.parametrize(
     ("warmups", "why"),
     [
@@ -265,26 +257,6 @@ def test_what_is_no_ladder_is_refused_before_anything_is_started(
     assert not Path("runs").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "engine", "backend"),
-    [
-        (["--launch", "sglang"], "sglang", "sglang"),
-        (["--launch", "vllm"], "vllm", "openai"),
-        (["--launch", "sglang", "--backend", "openai"], "sglang", "openai"),
-        (["--launch", "sglang", "--endpoint", "/v1/completions"], "sglang", "openai"),
-        ([], "SGLang", "sglang"),
-        ([], "vLLM", "openai"),
-        ([], "", "openai"),
-    ],
-)
-def test_a_ladder_speaks_the_engines_own_api_where_it_takes_ids_alone(
-    words: list[str], engine: str, backend: str
-) -> None:
-    options = parse(words, ladder_command.ladder_parser())
-    workload = ladder_command._load_workload(options)
-    assert ladder_command._prefer_native_api(workload, options, engine).backend == backend
-
-
 def test_the_throughput_profiles_print_their_rows_after_the_blocks(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -344,33 +316,6 @@ def test_each_depth_and_concurrency_has_its_batches(capsys: pytest.CaptureFixtur
     assert out.count("pp64 @ d256 (c3): ") == 1  # as its last batch ends
 
 
-def test_contexts_that_are_not_cached_give_no_batch() -> None:
-    with VirtualServing(engine_server(*BENCH, "--no-enable-prefix-caching")) as server:
-        words = ("--base-url", server.base_url, "--depth", "256", "--concurrency", "2", *SHORT)
-        directory, rows = at_depth(*words)
-    assert [len(row["batches"]) for row in rows] == [2, 0]
-    assert rows[1]["note"].startswith("not at that depth: 0 of 256 tokens were cached")
-    report = json.loads((directory / "llama-benchy.json").read_text("utf-8"))
-    assert [each["is_context_prefill_phase"] for each in report["benchmarks"]] == [True]
-
-
-def test_contexts_are_sent_again_for_a_batch_that_is_missing() -> None:
-    words = (*BENCH, "--depth", "256", "--concurrency", "2", *SHORT)
-    directory, _ = at_depth(*words)
-    kept = [run_directory.load(path).facts.started for path in sorted(directory.glob("00[34]-*"))]
-    shutil.rmtree(next(directory.glob("002-*")))
-    directory, rows = at_depth(*words, "--resume", str(directory))
-    assert [(len(row["batches"]), row["cached_tokens"]) for row in rows] == [(2, 0), (2, 256)]
-    runs = [run_directory.load(path).facts.started for path in sorted(directory.glob("00*"))]
-    assert (runs[2:], runs[0] > kept[-1]) == (kept, True)
-
-
-def test_nothing_that_fits_is_no_report() -> None:
-    directory, rows = at_depth(*BENCH, "--depth", "9999999", "--concurrency", "2", *SHORT, code=1)
-    assert [(row["note"][:6], row["batches"]) for row in rows] == [("needs ", [])] * 2
-    assert not (directory / "llama-benchy.json").exists()
-
-
 def test_each_depth_has_a_prompt_and_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
     directory, rows = at_depth(*BENCH, "--depth", "0,256", *SHORT)
     cached = {"pp64": 0, "tg4": 0, "pp64 @ d256": 256, "tg4 @ d256": 256}
@@ -382,19 +327,6 @@ def test_each_depth_has_a_prompt_and_an_answer(capsys: pytest.CaptureFixture[str
     out = capsys.readouterr().out
     assert "tg4 @ d256: " in out
     assert "@ dN: after N tokens that the server had in its cache" in out
-
-
-def test_a_prefix_that_is_not_cached_gives_no_speed() -> None:
-    with VirtualServing(engine_server(*BENCH, "--no-enable-prefix-caching")) as server:
-        _, rows = at_depth("--base-url", server.base_url, "--depth", "256", *SHORT, code=1)
-    assert [row["tok_s"] for row in rows] == [None, None]
-    assert all(row["note"].startswith("not at that depth: 0 of 256 tokens were cached") for row in rows)
-
-
-def test_a_depth_beyond_the_context_is_a_row_with_the_reason() -> None:
-    _, rows = at_depth(*BENCH, "--depth", "0,9999999", *SHORT)
-    assert [row["tok_s"] is None for row in rows] == [False, False, True, True]
-    assert rows[-1]["note"].startswith("needs 10000004 tokens, the context limit is ")
 
 
 @loop_over(

@@ -28,20 +28,6 @@ SEARCH: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_sweep_is_its_points_each_with_its_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    sweep = loadgen.sweep(concurrency=[1, 2], vary={"output_len": [2, 3]}, **_without("output_len"))
-    assert [point.settings for point in sweep.points] == [
-        {"output_len": length, "max_concurrency": limit} for length in (2, 3) for limit in (1, 2)
-    ]
-    assert {(point.state, point.repeat, point.reason) for point in sweep.points} == {("done", 0, "")}
-    assert [run.profile.max_concurrency for run in sweep.runs] == [1, 2, 1, 2]
-    assert [run.metrics.completed for run in sweep.runs] == [4] * 4
-    assert (sweep.directory, sweep.partial) == (None, "")
-    assert repr(sweep) == "<loadgen.Sweep bench: 4 of 4 points>"
-    assert capfd.readouterr() == ("", "")
-    assert list(tmp_path.iterdir()) == []
-
-
 def _without(key: str) -> dict[str, Any]:
     return {name: value for name, value in TINY.items() if name != key}
 

@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,20 +14,16 @@ from fakes.scripted_server import closed_port
 from fakes.virtual_serving import virtual_engines
 from loadgen import cli
 from loadgen.base.errors import UsageError
-from loadgen.plan.profile import Profile
 from loadgen.report import load_identity
 from loadgen.report.run_directory import load
 from loadgen.run import session
-from loadgen.run.command.options import Options
-from loadgen.settings.validation import ServerSettings
 from loadgen.study.importers import result_sources
 from loadgen.study.series import sweep_command
 from loadgen.study.series.campaign import arms, execution
-from loadgen.study.series.grid import Variation
 from loadgen.study.series.series_store import SeriesStore
 from loadgen.study.series.sweep_command import SweepRequest
 from loadgen.study.series.time_estimate import Pace, TimeLeft
-from loadgen.study.sweep_record import SweepPoint, SweepRecord, SweptPoint, read_points
+from loadgen.study.sweep_record import SweepRecord, SweptPoint, read_points
 
 # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -241,20 +236,6 @@ def test_no_server_is_an_error_and_leaves_nothing(capsys: pytest.CaptureFixture[
     assert list(Path("runs").glob("*")) == []
 
 
-def test_a_dry_run_shows_the_points_and_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert sweep("--rate", "0.05,0.1", "--input-len", "8", "--dry-run") == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "bench: 2 points",
-        "    1 rate=0.05: 50 requests",
-        "    2 rate=0.1: 50 requests",
-        "estimated time: about 25 min; warm-up and starts come on top",
-        "nothing was started or written (--dry-run)",
-    ]
-    assert sweep("--concurrency", "1,2", "--dry-run") == 0
-    assert "estimated time: unknown" in capsys.readouterr().out.splitlines()
-    assert not Path("runs").exists()
-
-
 FOUR = ("--preset", "instant", "--input-len", "8", "--output-len", "4", "--num-prompts", "4", "--quiet")
 TWO = ("--concurrency", "1,2", "--seed", "7", *FOUR)
 
@@ -286,15 +267,6 @@ def test_the_latest_sweep_is_taken_only_if_it_is_the_same(words: tuple[str, ...]
         "no sweep by this command to resume under runs: give its flags, or its directory to --resume; of the "
         f"latest, {store.directory}, {why}"
     )
-
-
-def test_the_latest_of_the_same_sweeps_is_taken_whatever_came_after() -> None:
-    same = begun(*TWO)
-    begun("--rate", "1,2", *TWO[2:])
-    assert sweep_command.resume_sweep(request(*TWO), None).directory == same.directory
-    assert sweep_command.resume_sweep(request(*TWO[:2], *FOUR), None).directory == same.directory  # its seed
-    with pytest.raises(UsageError, match="no sweep by this command to resume under runs: give its flags, or"):
-        sweep_command.resume_sweep(request("--rate", "3,4", *FOUR), None)
 
 
 def data(*lens: int) -> str:
@@ -385,49 +357,8 @@ def test_a_record_of_two_points_of_one_number_is_refused() -> None:
         SweepRecord.read(path.parent)
 
 
-NONE = Options()
-
-
-def starts_of(
-    *given: dict[str, Any], serve: tuple[str, ...] = (), options: Options = NONE
-) -> list[arms.Start]:
-    """The starts of points with these keys, each on a server with its flag."""
-    flags = [{"max-num-seqs": value} for value in serve] or [{}] * len(given)
-    made = tuple(
-        (SweepPoint(number=number, settings=keys, serve=flags[number]), Profile(**keys))
-        for number, keys in enumerate(given)
-    )
-    return list(sweep_command.plan_starts(SweepRequest("s", options, Variation(), made, ServerSettings())))
-
-
 def left(starts: Sequence[arms.Start], done: dict[int, float], *starts_s: float) -> TimeLeft:
     """The time of the points that are not done: the seconds of those that are, and of the starts so far."""
     every = arms.list_cells(starts)
     pace = Pace([(every[at], took_s) for at, took_s in done.items()], [("", each) for each in starts_s])
     return arms.estimate_left(pace, starts, {every[at].id for at in done})
-
-
-RATE = {"request_rate": 0.05, "num_prompts": 50}
-EACH_S = {"request_rate": 1.0, "num_prompts": 10}
-
-
-def test_a_sweeps_time_is_that_of_its_loads_and_of_the_nearest_points() -> None:
-    assert left(starts_of(RATE, {"max_concurrency": 4, "duration": 30.0}), {}) == TimeLeft(1030.0)
-    loads = [{"max_concurrency": n, "num_prompts": count} for n, count in ((1, 50), (8, 80), (16, 320))]
-    assert left(starts_of(*loads), {0: 100.0, 1: 30.0}).seconds == 60.0
-    # The same settings again, as a repeat has them, take the same time.
-    assert left(starts_of(*loads[:2], loads[0]), {0: 100.0, 1: 30.0}).seconds == 100.0
-    assert left(starts_of({"max_concurrency": 1}), {}).words == ""
-    assert left(starts_of({"max_concurrency": 1}, {**EACH_S, "num_prompts": 60}), {}).words == "at least 60 s"
-    assert (TimeLeft(0.4).words, TimeLeft(0.4, 1).words) == ("less than 1 s", "")
-    launched = starts_of(*[EACH_S] * 4, serve=("8", "16", "16", "32"))
-    assert [len(start.planned) for start in launched] == [1, 2, 1]
-    assert left(launched, {0: 10.0}, 40.0, 50.0, 90.0).seconds == 3 * 10 + 2 * 50
-
-
-def test_a_preset_has_the_time_in_its_steps_until_a_point_is_measured() -> None:
-    loads = [{"input_len": 64, "output_len": 16, "num_prompts": 16, "max_concurrency": n} for n in (1, 4)]
-    starts = starts_of(*loads, options=Options(preset="h20/qwen3-8b-fp8"))
-    one = left(starts, {})
-    assert (one.words[:6], one.unknown) == ("about ", 0)
-    assert left(starts, {1: 10.0}).seconds == 40.0

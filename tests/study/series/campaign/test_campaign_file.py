@@ -120,12 +120,6 @@ def test_what_is_wrong_with_a_command_is_said(
 SHIPPED = ["demo", "example", "qwen3-h20-ladder", "qwen3-thor"]
 
 
-def test_without_a_file_the_shipped_campaigns_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["campaign"]) == 0
-    out = capsys.readouterr().out
-    assert [line.split()[0] for line in out.splitlines()[:-1]] == SHIPPED
-
-
 def test_the_example_is_a_file_of_one_s_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["campaign", "--example"]) == 0
     (tmp_path / "mine.toml").write_text(capsys.readouterr().out, "utf-8")

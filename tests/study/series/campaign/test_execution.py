@@ -17,12 +17,10 @@ from builders.serving_scripts import engine_command, launch_command
 from fakes.scripted_server import Answer, Asked, api, closed_port, stream, whole
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
-from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import UsageError
 from loadgen.facts.run_facts import Cell
 from loadgen.host.sensor import Reading, Sensor
 from loadgen.plan.profile import build
-from loadgen.records.journal import JOURNAL
 from loadgen.report.run_directory import load
 from loadgen.run import session
 from loadgen.run.command.options import Options
@@ -244,14 +242,6 @@ def test_what_cannot_be_measured_at_all_is_a_failed_cell(
     assert reason.replace("{port}", str(port)) in told or "no-venv" in told
 
 
-def test_a_campaign_whose_every_cell_failed_says_so(
-    tmp_path: Path, compared: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert campaign(written(tmp_path, {"name": "A", "preset": "nonesuch"})) == 1
-    assert "every cell failed; the reasons are in" in capsys.readouterr().err
-    assert compared == []
-
-
 class Hot(Sensor):
     """A sensor that cools down by ten degrees a look."""
 
@@ -322,14 +312,6 @@ def test_a_campaign_grows(tmp_path: Path) -> None:
     assert (record.repeats, len(record.order)) == (2, 4)
 
 
-def test_only_some_checkpoints_now_and_the_others_later(tmp_path: Path) -> None:
-    path = written(tmp_path, *AB, repeats=1)
-    assert quietly(path, "--only", "B") == 0
-    assert cells(the_directory()) == ["r0-B-embedded-tiny"]
-    assert cli.main(["campaign", "--quiet", "--resume", str(the_directory())]) == 0  # the file is known
-    assert cells(the_directory()) == ["r0-A-embedded-tiny", "r0-B-embedded-tiny"]
-
-
 def test_failed_cells_stay_until_they_are_asked_for_once_more(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -396,16 +378,6 @@ def test_a_strangers_directory_that_links_elsewhere_is_refused(tmp_path: Path, n
     with pytest.raises(UsageError, match="symbolic link"):
         CampaignStore(tmp_path / "campaign").lock().__enter__()
     assert [(path.name, path.read_text()) for path in own.iterdir()] == [("kept", "own")]
-
-
-def test_a_cell_that_fails_keeps_what_its_run_had_measured(tmp_path: Path) -> None:
-    store, cell = CampaignStore(tmp_path), planned()
-    run = store.begin(cell.id) / "run"
-    run.mkdir()
-    (run / JOURNAL).write_bytes(b"measured")
-    store.fail(cell.id, "why", read_wall_clock())
-    (kept,) = tmp_path.glob(f"interrupted/*/run/{JOURNAL}")
-    assert (kept.read_bytes(), failures(tmp_path)) == (b"measured", {cell.id: "why"})
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,7 @@ from builders.campaign_files import INSTANT, cells, failures, the_directory, wri
 from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import UsageError
-from loadgen.plan.profile import Profile
 from loadgen.study.importers import result_sources
-from loadgen.study.limit_record import LimitTable
 from loadgen.study.series.campaign import arms, campaign_file
 
 PACED = {"preset": "jetson-thor/qwen3-8b-bf16"}  # a slow one: few requests are simulated
@@ -109,18 +107,3 @@ def test_the_commands_of_a_preview_are_searches(tmp_path: Path) -> None:
     assert "--slo 'ttft p50 < 10s' --within 5% --budget 10s --max-runs 3 --over concurrency" in words
     assert words.endswith("--min-duration 0.3s --to 2")
     assert "--repeat" not in words
-
-
-@loop_over(
-    ("over", "settings", "expected"),
-    [
-        (None, {"max_concurrency": 4}, "concurrency"),
-        (None, {"request_rate": 2.0}, "rate"),
-        ("rate", {"max_concurrency": 4}, "rate"),
-    ],
-)
-def test_what_is_varied_is_as_asked_else_what_the_workload_limits(
-    over: Any, settings: dict[str, Any], expected: str
-) -> None:
-    workload = Profile(name="p", input_len=8, output_len=2, num_prompts=3, **settings)
-    assert LimitTable(slo="ttft p50 < 10s", over=over).choose_axis(workload) == expected

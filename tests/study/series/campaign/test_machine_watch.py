@@ -13,7 +13,7 @@ from builders.loops import loop_over
 from loadgen import cli
 from loadgen.features.sensors import sensor_discovery
 from loadgen.host.machine_state import ClockState, MachineState
-from loadgen.host.sensor import Absent, Reading, Sensor
+from loadgen.host.sensor import Reading, Sensor
 from loadgen.run.command.options import Options
 from loadgen.study.series.campaign import campaign_command, execution
 from loadgen.study.series.campaign.campaign_file import CoolDown
@@ -69,14 +69,6 @@ def test_a_cell_waits_until_it_is_as_cool_as_before_the_first(
     assert told == waited
 
 
-def test_without_sensors_no_cell_waits() -> None:
-    said: list[str] = []
-    watch = MachineWatch(None, [Absent("no GPU")], said.append)
-    watch.wait_for_start()
-    assert [watch.prepare_cell(here) for here in (True, True, False)] == ["", "", ""]
-    assert said == []
-
-
 def test_another_state_is_said_once_or_refuses_each_cell() -> None:
     said: list[str] = []
     slow = (state(), state(mhz=1700), state(mhz=1700))
@@ -86,13 +78,6 @@ def test_another_state_is_said_once_or_refuses_each_cell() -> None:
     refusing = MachineWatch(None, [Machine(*slow)], said.append, require=True)
     assert [bool(refusing.prepare_cell(here=True)) for _ in slow] == [False, True, True]
     assert len(said) == 1
-
-
-def test_of_a_server_elsewhere_nothing_is_compared() -> None:
-    machine = Machine(state(), state(mhz=1700))
-    watch = MachineWatch(None, [machine], print, first=state(), require=True)
-    assert watch.prepare_cell(here=False) == ""
-    assert machine.read_states == 0
 
 
 @loop_over(

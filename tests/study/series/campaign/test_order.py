@@ -18,7 +18,7 @@ from loadgen.study.series.campaign import arms, campaign_file, campaign_store
 from loadgen.study.series.campaign.arms import Start
 from loadgen.study.series.campaign.campaign_store import CampaignRecord
 from loadgen.study.series.campaign.steps import Arm
-from loadgen.study.series.time_estimate import Pace, TimeLeft, estimate_at_best_s, format_duration
+from loadgen.study.series.time_estimate import Pace, TimeLeft, estimate_at_best_s
 
 AB = ({"name": "A", "preset": "instant"}, {"name": "B", "preset": "instant"})
 ABC = (*AB, {"name": "C", "preset": "instant"})
@@ -57,11 +57,6 @@ def test_a_server_that_is_started_once_is_named_so_and_serves_all_repeats(tmp_pa
     assert [one.number for one in starts(path)[0].planned] == [0, 0, 1, 1]
 
 
-def test_a_server_that_is_there_is_never_started(tmp_path: Path) -> None:
-    path = written(tmp_path, {"name": "A", "base_url": "http://127.0.0.1:1"}, AB[1], repeats=2)
-    assert told(path) == ["A attached: tiny", "B r0: tiny", "B r1: tiny", "A attached: tiny"]
-
-
 def test_each_checkpoint_has_its_own_servers_and_workloads(tmp_path: Path) -> None:
     path = written(
         tmp_path,
@@ -73,24 +68,6 @@ def test_each_checkpoint_has_its_own_servers_and_workloads(tmp_path: Path) -> No
     assert [arm.name for arm in made(path)] == ["A on one", "A on two", "B on two"]
     assert told(path) == ["A r0: tiny", "A r0: tiny", "B r0: low-load"]
     assert [arm.settings.context_len for arm in made(path)] == [None, 5, 5]
-
-
-@loop_over(
-    ("flags", "server"),
-    [
-        ({"preset": "instant"}, "embedded"),
-        ({"launch": "vllm", "model": "m"}, "vllm"),
-        ({"launch_container": "i", "model": "m"}, "container"),
-        ({"launch_command": "x {port}"}, "command"),
-        ({"base_url": "http://h:1"}, "attached"),
-        ({"port": 5}, "attached"),
-    ],
-)
-def test_without_a_name_a_server_is_called_by_what_it_is(
-    flags: dict[str, Any], server: str, tmp_path: Path
-) -> None:
-    (arm,) = made(written(tmp_path, {"name": "A", **flags}))
-    assert arm.server == server
 
 
 def test_ids_are_readable_and_of_letters_that_any_file_system_takes(tmp_path: Path) -> None:
@@ -202,14 +179,6 @@ def test_before_the_first_cell_the_roofline_tells_the_least(tmp_path: Path) -> N
     assert arms.estimate_left(Pace(), starts(unknown), set()).unknown
     with pytest.raises(UsageError, match=r"c.toml: checkpoint 'A': --hardware h200-of-mine: unknown"):
         starts(written(tmp_path, table, hardware="h200-of-mine"))
-
-
-@loop_over(
-    ("seconds", "said"),
-    [(0.4, "0 s"), (89, "89 s"), (100, "2 min"), (3600, "1 h 00 min"), (7800, "2 h 10 min")],
-)
-def test_a_duration_is_said_as_people_say_it(seconds: float, said: str) -> None:
-    assert format_duration(seconds) == said
 
 
 def test_a_preview_shows_order_commands_and_time_and_writes_nothing(

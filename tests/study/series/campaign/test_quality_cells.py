@@ -94,11 +94,6 @@ def test_each_arm_is_measured_once_on_a_server_that_is_up(
     assert contents(place / "quality") == before
 
 
-def test_what_comes_before_its_reference_is_started_once_more(tmp_path: Path, fake: FakeMeasuring) -> None:
-    assert run(tmp_path, quality={**QUALITY, "reference": "B"}) == 0
-    assert fake.calls == ["sample B", "score A"]
-
-
 def test_a_candidate_that_cannot_score_is_scored_by_the_reference(
     tmp_path: Path, fake: FakeMeasuring, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -152,15 +147,6 @@ def test_without_its_reference_nothing_is_measured(tmp_path: Path, fake: FakeMea
     assert fake.calls == ["sample A"]
     assert run(tmp_path, "--resume", "--only", "B", "--retry-failed") == 0
     assert fake.calls == ["sample A"]
-
-
-def test_more_tokens_are_measured_when_a_campaign_is_resumed(tmp_path: Path, fake: FakeMeasuring) -> None:
-    assert run(tmp_path) == 0
-    more = {**QUALITY, "tokens": 900, "margin": 0.01}
-    assert run(tmp_path, "--resume", quality=more) == 0
-    assert fake.calls == ["sample A", "score B"] * 2
-    assert run(tmp_path, "--resume", quality={**more, "tokens": 300}) == 0
-    assert len(fake.calls) == 4
 
 
 def test_quality_is_added_to_a_campaign_but_not_changed(

@@ -11,7 +11,6 @@ import pytest
 from builders.loops import loop_over
 from builders.made_limits import limit_run, speed_run
 from builders.made_runs import run
-from loadgen.facts.run_facts import Client
 from loadgen.figures.objectives import Objective, ObjectiveEvidence
 from loadgen.server.server_counters import ServerLatency, ServerSample, ServerWindow
 from loadgen.study.limit_record import LimitEstimate, LimitRun
@@ -20,7 +19,6 @@ from loadgen.study.series.limit.limit_search import (
     estimate_power,
     find_bottleneck,
     make_answer,
-    measure_headroom,
 )
 from loadgen.study.series.limit.search import Search, Trial
 
@@ -62,29 +60,6 @@ def test_the_figures_of_the_server_name_the_cause(
     assert find_bottleneck(run(window=counters), objective)[0] == cause
 
 
-def test_the_evidence_has_every_part_of_the_latency() -> None:
-    made = run(window=queued(60.0))
-    ttft_ms, e2el_ms = made.metrics.ttft.mean_ms, made.metrics.e2el.mean_ms
-    assert find_bottleneck(made, E2EL)[1] == (
-        f"mean E2EL {e2el_ms:.4g} ms: 60 queue, {ttft_ms - 60:.4g} prefill, {e2el_ms - ttft_ms:.4g} decode"
-    )
-
-
-@loop_over("objective", [TTFT, TPOT, E2EL])
-def test_a_run_without_an_answer_points_to_nothing(objective: Objective) -> None:
-    assert find_bottleneck(run(failed=24, window=window(0.0)), objective) == (
-        "unknown", "the server reports no queue time",
-    )  # fmt: skip
-
-
-def test_headroom_without_a_self_test_is_by_the_busiest_cpu() -> None:
-    client = Client(
-        transport="wire", cpu_s=1.0, wall_s=2.0, clock_step_ms=0.0, late_bodies=0, backlog_bytes=0,
-        busiest_cpu_s=0.5,
-    )  # fmt: skip
-    assert measure_headroom(run(client=client)) == {"headroom": 4.0, "headroom_at_least": False}
-
-
 LIMIT = LimitEstimate(value=40, low=36, high=44)
 POWER = LimitEstimate(value=500, low=480, high=525)
 
@@ -115,17 +90,6 @@ def test_one_run_has_power_without_an_interval() -> None:
     power_w = estimate_power([at(40, 500)], LIMIT)
     assert power_w == LimitEstimate(value=500, low=None, high=None)
     assert divide_by_power(LIMIT, power_w) == LimitEstimate(value=80, low=None, high=None)
-
-
-@loop_over(("low", "high"), [(36, 44), (None, 44), (36, None)])
-def test_the_interval_has_both_spreads_of_ends_that_are_known(low: float | None, high: float | None) -> None:
-    made = divide_by_power(LimitEstimate(value=40, low=low, high=high), POWER)
-    down = math.hypot(math.log(40 / (low or 1)), math.log(525 / 500))
-    up = math.hypot(math.log((high or 1) / 40), math.log(500 / 480))
-    assert made is not None
-    assert made.value == 80
-    assert made.low == (low and pytest.approx(80 * math.exp(-down)))
-    assert made.high == (high and pytest.approx(80 * math.exp(up)))
 
 
 def test_the_interval_covers_the_truth() -> None:

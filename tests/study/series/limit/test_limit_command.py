@@ -133,15 +133,6 @@ def test_before_its_first_run_a_search_says_what_it_takes(
     assert first.duration_s == pytest.approx(asked.estimate_first_run()[0], abs=0.1)
 
 
-def test_a_search_goes_on_with_the_bounds_that_are_asked_now() -> None:
-    found = {"start": 2.0, "lowest": 1.0, "highest": 64.0, "least_run_s": 5.0, "ended": "budget"}
-    before = ASKED.model_copy(update=found)
-    longer = ASKED.model_copy(update={"highest": 128.0, "least_run_s": 9.0, "budget_s": 120})
-    resumed = continue_search(before, longer)
-    assert (resumed.start, resumed.lowest, resumed.highest, resumed.least_run_s) == (2.0, 1.0, 128.0, 9.0)
-    assert (resumed.budget_s, resumed.ended) == (120, None)
-
-
 def test_a_search_is_resumed_within_bounds_that_hold_its_runs() -> None:
     run = LimitRun(number=1, load=1.0, directory="", standing=Standing.MEETS, reason="")
     before = ASKED.model_copy(update={"runs": (run,)})

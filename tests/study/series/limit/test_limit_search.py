@@ -10,17 +10,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pytest
 
-from builders import made_runs, provoked_states
+from builders import made_runs
 from builders.loops import loop_over
 from builders.made_runs import run
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.signals import Stopped
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Client
-from loadgen.facts.sensor_facts import Energy
 from loadgen.figures.objectives import Standing, parse_objectives
 from loadgen.host.cpu_use import CpuUse
 from loadgen.plan.profile import Profile
@@ -32,8 +30,7 @@ from loadgen.run.session import Session
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.limit_record import LimitRecord, LimitRun, SearchEnd
 from loadgen.study.series.limit import limit_command, limit_search
-from loadgen.study.series.limit.limit_search import LimitSearch, make_entry, make_probe, make_trial, set_load
-from loadgen.study.series.limit.search import NextRun
+from loadgen.study.series.limit.limit_search import LimitSearch, make_entry, make_trial
 from loadgen.study.series.point_runs import MeasuredPoint, PointServers
 from loadgen.study.series.series_store import SeriesStore
 
@@ -194,26 +191,6 @@ def test_a_search_that_the_client_limited_points_to_the_client(
     assert (cause["bottleneck"], cause["evidence"]) == ("client", "late")
 
 
-def test_a_rate_is_searched_for_without_the_cap_of_its_workload() -> None:
-    capped = Profile(name="capped", input_len=8, output_len=4, request_rate=2.0, max_concurrency=4)
-    made = set_load(capped, "rate", NextRun(16.0, 60.0))
-    assert (made.request_rate, made.max_concurrency, made.duration) == (16.0, None, 60.0)
-
-
-def test_users_are_varied_as_a_concurrency_and_the_probe_does_not_think() -> None:
-    users = Profile(turns=2, users=4, user_rate=1.0)
-    made = set_load(users, "concurrency", NextRun(16.0, 60.0))
-    assert (made.users, made.max_concurrency) == (16, 16)
-    thinking = Profile(turns=2, think_time="40", request_rate=2.0)
-    for workload, users_alone, factor in ((users, 1, 0), (thinking, None, 0), (TINY, None, 1)):
-        probe = make_probe(workload)
-        assert (probe.max_concurrency, probe.users, probe.delay_factor) == (1, users_alone, factor)
-        assert (probe.num_prompts, probe.duration, probe.open_loop) == (5, None, False)
-
-
-MINUTE = parse_objectives("e2el p50 < 60s")
-
-
 STOPPED = Client(transport="wire", cpu_s=1.0, wall_s=2.0, stopped_s=9.0)
 BUSY = CpuUse(duration_s=20, cpus=2, server=0.9, client=0.2, others=0.8, waiting=0.9)
 LATE = Client(transport="httpx", cpu_s=59.0, wall_s=60.0)
@@ -278,32 +255,3 @@ def test_what_a_run_shows(make: Callable[[], Result], slo: str, standing: str, r
     trial = make_trial(row, goals)
     assert (trial.standing, trial.beyond) == (standing, standing == "fails")
     assert LimitRun.model_validate_json(row.model_dump_json()) == row
-
-
-def test_a_search_takes_each_standing_from_the_record_of_the_run() -> None:
-    goals = parse_objectives("e2el p90 < 60s")
-    row = make_entry(1, 4, MeasuredPoint(ran(200, 20.0), duration_s=1.0), goals, "runs/1")
-    alike = row.objectives[0].model_copy(update={"dispersion": 40.0})  # as of neighbours that wait together
-    trial = make_trial(row.model_copy(update={"objectives": (alike,)}), goals)
-    assert (row.standing, trial.standing, trial.objectives[0].standing) == ("meets", "meets", "not shown")
-
-
-@loop_over(("gone", "standing", "disturbed"), [(True, "fails", False), (False, "not shown", True)])
-def test_a_run_that_could_not_be_made_fails_only_where_the_server_is_gone(
-    gone: bool, standing: str, disturbed: bool
-) -> None:
-    row = make_entry(1, 4, MeasuredPoint(reason="too many open files", server_gone=gone), MINUTE, "")
-    assert (row.standing, row.disturbed, row.reason) == (standing, disturbed, "too many open files")
-
-
-def test_an_entry_has_the_runs_doubts_power_and_p99_in_any_report() -> None:
-    energy = Energy(joules=7000, mean_w=700, source="NVML energy counter")
-    sensed = provoked_states.sensed(1980).model_copy(update={"energy": energy})
-    few = change(run(requests=200, client=STOPPED, sensed=sensed), metric_percentiles="50")
-    row = make_entry(1, 4, MeasuredPoint(few, duration_s=1.0), MINUTE, "runs/1")
-    e2el_ms = (few.records.arrival_ns[15::16] - few.records.sent_ns) / 1e6
-    assert row.doubts == ("server-limit", "client-stopped")
-    assert row.power_w == 700
-    assert row.p99_e2el_ms == pytest.approx(float(np.percentile(e2el_ms, 99)))
-    plain = make_entry(1, 4, MeasuredPoint(run(requests=200), duration_s=1.0), MINUTE, "runs/1")
-    assert plain.power_w is None
