@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,14 @@ from builders.published_runs import PUBLISHED, run
 from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.base.passages import render_passages
-from loadgen.facts.run_facts import Cell
 from loadgen.features.roofline import machines
 from loadgen.report.load_identity import Load
 from loadgen.study.audit import audit_command
-from loadgen.study.audit.audit_command import audit_sources, list_audit_passages
+from loadgen.study.audit.audit_command import list_audit_passages
 from loadgen.study.audit.findings import CHECKS, RunFindings, audit_runs
-from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources, read_sources
-from loadgen.study.run_summary import FailedCell, Reported
+from loadgen.study.run_summary import Reported
 from study.audit.test_published import grave
 
 PAGE = PUBLISHED / "jetson_thor_serving.md"
@@ -107,29 +104,6 @@ def test_a_page_of_unchecked_rows_ends_with_what_to_pass_once(capsys: pytest.Cap
         assert said.count(words) == 1
 
 
-def test_what_lacks_a_shape_is_named_with_what_lacks_a_machine() -> None:
-    runs = [one(SPEED, name=f"Foo-{n}B", load=Load(str(n))) for n in range(5)]
-    said = unfold(shown(audit_runs(runs, None, None)))
-    assert "no roofline for 5 runs: no machine is named: pass --hardware KEY" in said
-    assert "the shape of Foo-0B, Foo-1B, Foo-2B and 2 more is unknown: pass --model-config" in said
-    known = unfold(shown(audit_runs(runs, machines.find_machine("h20"), None)))
-    assert ("no machine" in known, "Foo-0B, Foo-1B" in known) == (False, True)
-
-
-def test_what_has_no_figure_of_decoding_says_so() -> None:
-    run = one({"output_throughput": 400.0}, load=Load("c=8", max_concurrency=8))
-    said = unfold(shown(audit_runs([run], machines.find_machine("thor"), None)))
-    assert "no roofline for 1 run: no figure is of decoding alone, as TPOT" in said
-    assert ("UNCHECKED: there was nothing" in said, "--hardware" in said) == (True, False)
-
-
-def test_a_simulated_run_is_marked_in_its_row() -> None:
-    runs = [one({**ALL, **SPEED}, simulated="instant"), one(ALL)]
-    said = shown(audit_runs(runs, None, None)).splitlines()
-    names = [line for line in said if line.startswith("Qwen")][:2]
-    assert names == ["Qwen3-8B-FP8 (SIMULATED)", "Qwen3-8B-FP8"]
-
-
 def test_explain_has_condition_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["audit", str(PAGE), *THOR, "--explain"]) == 0
     said = unfold(capsys.readouterr().out)
@@ -158,22 +132,6 @@ def test_the_json_has_every_run_and_no_number_that_json_has_not(capsys: pytest.C
     assert set(low["doubts"][0]) == {"name", "severity", "evidence", "condition", "remedy"}
 
 
-def test_what_is_no_number_is_null() -> None:
-    odd = Reported("m", {"mean_ttft_ms": math.inf, "request_rate": "inf"}, Load("x", 1, math.nan), "f")
-    told = audit_command.Audited(audit_runs([odd], None, None), None, ["a trouble"], ["a cell: why"]).json()
-    figures = json.loads(json.dumps(told, allow_nan=False))["runs"][0]["figures"]
-    assert figures == {"mean_ttft_ms": None, "request_rate": "inf"}
-    assert (told["troubles"], told["failed_cells"]) == (["a trouble"], ["a cell: why"])
-
-
-def test_a_failed_cell_has_the_repeat_that_the_report_shows() -> None:
-    cell = Cell(campaign="c", checkpoint="row", server="s", profile="p", repeat=0, start="a")
-    stored = Reported("m", {"mean_ttft_ms": 1.0}, Load("x", 1, 1.0), "f")
-    sources = Sources((stored,), (), (FailedCell(cell=cell, reason="out of memory"),))
-    found = audit_sources(sources, Hardware(), None)
-    assert found.failed_cells == ["row on s, p, repeat 1: out of memory"]
-
-
 @loop_over("verb", ["audit", "compare", "report"])
 @loop_over(
     ("words", "said"),
@@ -196,21 +154,6 @@ def test_a_named_thing_that_does_not_exist_ends_the_command(
     assert cli.main([verb, str(PAGE), *words]) == UsageError.exit_code
     streams = capsys.readouterr()
     assert (streams.out, said in streams.err, streams.err.count("\n")) == ("", True, 1)
-
-
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
-        ("Qwen3-8BB", "--model Qwen3-8BB: its shape is unknown, did you mean 'Qwen3-8B'?"),
-        ("/no/such", "--model /no/such: its shape is unknown: pass --model-config"),
-    ],
-)
-def test_a_model_that_no_one_knows_ends_the_audit(
-    model: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["audit", str(PAGE), "--model", model]) == UsageError.exit_code
-    streams = capsys.readouterr()
-    assert (streams.out, said in streams.err) == ("", True)
 
 
 def test_a_wrong_flag_is_found_before_anything_is_read(

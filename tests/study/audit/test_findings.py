@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -23,7 +22,6 @@ from loadgen.study.audit.findings import (
     SAME_AS,
     RunFindings,
     audit_runs,
-    compute_tolerance,
     find_nominal_lengths,
     nine_tenths,
 )
@@ -81,21 +79,6 @@ def test_speculation_is_ruled_out_only_if_messages_carry_one_token() -> None:
     assert ["rules out speculative decoding" in each for each in said] == [False, True]
 
 
-def test_a_machine_is_what_is_given_else_what_the_run_names() -> None:
-    given, named, unknown, untold = (
-        audit_runs([alone(30.0, machine=name)], machine, None)[0]
-        for name, machine in (("NVIDIA H20", THOR), ("NVIDIA H20", None), ("Cray-1", None), ("", None))
-    )
-    assert (require(given.ceiling).machine.key, require(named.ceiling).machine.key) == (
-        "jetson-thor",
-        "h20-96gb",
-    )
-    assert (unknown.ceiling, untold.ceiling) == (None, None)
-    passing = "pass --hardware KEY, as jetson-thor, or --bandwidth GB/s"
-    assert unknown.no_ceiling == f"the machine 'Cray-1' is unknown: {passing}"
-    assert untold.no_ceiling == f"no machine is named: {passing}"
-
-
 def test_a_runs_own_ceiling_is_kept_and_put_on_the_machine_that_is_given() -> None:
     own = estimate_ceiling("Qwen3-8B", H20)
     as_told, moved = (
@@ -103,16 +86,6 @@ def test_a_runs_own_ceiling_is_kept_and_put_on_the_machine_that_is_given() -> No
     )
     assert as_told == own
     assert moved == own.model_copy(update={"machine": THOR})
-
-
-def test_what_is_given_is_as_many_as_the_run_tells() -> None:
-    two, given = alone(30.0, machine="2 × NVIDIA H20"), machines.make_machine(4000.0)
-    found = [
-        audit_runs([two], machine, None)[0].ceiling
-        for machine in (THOR, None, machines.find_machine("4xh100"), given)
-    ]
-    assert [one.machine.devices for one in found if one] == [2, 2, 4, 1]
-    assert require(found[0]).machine.bandwidth_bytes_per_s == 2 * THOR.bandwidth_bytes_per_s
 
 
 def test_an_unknown_model_is_asked_for_and_can_be_given(tmp_path: Path) -> None:
@@ -131,44 +104,6 @@ def test_an_unknown_model_is_asked_for_and_can_be_given(tmp_path: Path) -> None:
     assert rates[0] > 5 * rates[1]  # the config is of the one that the table does not know
 
 
-@pytest.mark.parametrize(
-    ("input_len", "engine", "machine", "slow"),
-    [
-        (1.0, "Transformers", H20, True),
-        (6144.0, "Transformers", H20, False),  # its prompt's time is in it
-        (1.0, "Transformers", machines.find_machine("2xh20-96gb"), False),  # one device at a time
-        (1.0, "vLLM", machines.find_machine("2xh20-96gb"), True),
-    ],
-)
-def test_a_speed_is_called_slow_only_where_it_is_of_decoding(
-    input_len: float, engine: str, machine: Any, slow: bool
-) -> None:
-    load = Load("input", None, input_len, 2048.0, None, 1)
-    one = Reported("Qwen3-32B", {"speed_tok_s": 8.0}, load, "x", engine=engine)
-    assert ("slow-kernel" in names(audit_runs([one], machine, None)[0])) is slow
-
-
-@pytest.mark.parametrize(
-    ("input_len", "duration_s", "mean_ttft_ms", "slow"),
-    [
-        (2048.0, 462.0, 28_000.0, True),  # 3.5 s are left for a prompt that takes 0.06 s at best
-        # as many times its best, but that is 1.8 ms: launching kernels takes longer
-        (64.0, 118.0, 550.0, False),
-    ],
-)
-def test_prefill_is_called_slow_only_where_it_takes_its_time_at_best(
-    input_len: float, duration_s: float, mean_ttft_ms: float, slow: bool
-) -> None:
-    figures = {
-        "completed": 100, "duration": duration_s, "total_input_tokens": round(100 * input_len),
-        "total_output_tokens": 12800, "mean_ttft_ms": mean_ttft_ms, "mean_tpot_ms": 70.0, "mean_itl_ms": 70.0,
-        "median_itl_ms": 70.0,
-    }  # fmt: skip
-    load = Load("high", 100, input_len, 128.0, 128, 8)
-    (audited,) = audit_runs([Reported("Qwen3-8B-FP8", figures, load, "p.md:1", told_by="vllm")], THOR, None)
-    assert ("slow-kernel" in names(audited)) is slow
-
-
 def test_our_own_runs_keep_their_verdict_and_nothing_is_found_twice() -> None:
     result = made()
     own = Reported("m", {"completed": 3, "mean_ttft_ms": 0.0}, Load("p"), "runs/x", run=result)
@@ -177,25 +112,6 @@ def test_our_own_runs_keep_their_verdict_and_nothing_is_found_twice() -> None:
     assert [(one.rule, one.evidence) for one in audited.findings] == [
         (one.rule, one.evidence) for one in result.verdict.findings
     ]  # nothing-measured is not asked: the verdict has every arrival
-
-
-def test_a_verdict_without_its_arrivals_is_told_by_name() -> None:
-    one = replace(alone(30.0), told_by="loadgen", level="SUSPECT", doubts=("prefix-cache",))
-    (audited,) = audit_runs([one], THOR, None)
-    assert names(audited) == {"prefix-cache"}
-    assert audited.level is Level.SUSPECT
-    assert audited.findings[0].evidence == "found by the run's own verdict; its directory has the figures"
-
-
-def test_our_own_runs_are_asked_what_their_verdict_could_not_know() -> None:
-    fast = replace(alone(8.88), run=made(), told_by="loadgen")
-    assert "beyond-roofline" in names(audit_runs([fast], THOR, None)[0])  # no ceiling was known when it ran
-    known = estimate_ceiling("Qwen3-8B-FP8", THOR)
-    judged = replace(alone(8.88), run=made(ceiling=known), told_by="loadgen")
-    (audited,) = audit_runs([judged], THOR, None)
-    assert "beyond-roofline" not in names(audited) - {one.rule.code for one in judged.run.verdict.findings}  # type: ignore[union-attr]
-    twins = [replace(run("m"), run=made(), source=f"runs/{name}") for name in "ab"]
-    assert "duplicate" in names(audit_runs(twins, None, None)[0])
 
 
 def test_the_worst_is_told_first() -> None:
@@ -384,12 +300,6 @@ def test_nine_tenths_are_known_by_both_means(case: AuditedRun, evidence: str | N
     found = nine_tenths.find(case)
     assert (found or "").startswith(evidence or "")
     assert (found is None) is (evidence is None)
-
-
-def test_lengths_drawn_so_are_within_the_tolerance() -> None:
-    draw = np.random.default_rng(7)
-    means = draw.integers(819, 1025, (1000, 640)).mean(axis=1) / 1024
-    assert (np.abs(means - 0.9) <= compute_tolerance(640)).all()
 
 
 H100 = machines.find_machine("h100")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
-from builders.published_runs import LOAD, loaded, run
+from builders.published_runs import loaded, run
 from loadgen import cli
 from loadgen.report.load_identity import Load
 from loadgen.study.audit.findings import RunFindings, audit_runs
@@ -172,18 +172,6 @@ def test_littles_law_is_taken_at_the_least_that_the_figures_allow() -> None:
     assert subject.concurrency == pytest.approx(3.98, abs=0.01)
     assert AuditedRun(run(mean_e2el_ms=700.0)).least_seconds == pytest.approx(40 * 0.6999)
     assert AuditedRun(run(mean_ttft_ms=None)).concurrency is None
-
-
-def test_a_full_load_tells_what_it_leaves_for_a_prompt() -> None:
-    assert AuditedRun(run()).prefill_left_ms == pytest.approx((7350 - 2560 / 4 * 9.89) / 40)
-    for other in (
-        run(load=loaded(max_concurrency=1)),
-        run(load=loaded(request_rate_per_s=5.0)),
-        run(mean_itl_ms=20.02),  # several tokens a message: the median gap is no step
-        run(mean_tpot_ms=5.02, mean_itl_ms=5.02),  # not held full
-        run(load=LOAD, median_itl_ms=None),
-    ):
-        assert AuditedRun(other).prefill_left_ms is None
 
 
 DRAFTED: dict[str, Any] = {

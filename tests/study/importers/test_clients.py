@@ -16,7 +16,6 @@ from loadgen.report.result_block import LAYOUTS, render_block
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.clients import aiperf_exports, guidellm_reports, vllm_files
-from loadgen.study.importers.json_fields import read_documents
 from loadgen.study.importers.pasted import pasted_pages
 from loadgen.study.run_summary import Reported
 
@@ -117,35 +116,10 @@ def test_sglangs_printed_block_renders_again_byte_for_byte() -> None:
     assert render_block(printed("sglang_rust.stdout.txt").figures, LAYOUTS["sglang"]) == block
 
 
-def test_sglangs_python_client_writes_infinity() -> None:
-    told = {
-        **SGLANG, "request_rate": math.inf, "max_concurrency": None, "backend": "sglang",
-        "server_info": {"model_path": "/m/Qwen3-8B-AWQ", "version": "0.5.23"}, "mean_tpot_ms": math.nan,
-    }  # fmt: skip
-    (document,) = read_documents(json.dumps(told))
-    known = only(vllm_files.SGLANG.read_runs(document.value, "f"))
-    assert (known.name, known.engine) == ("Qwen3-8B-AWQ", "SGLang 0.5.23")
-    assert known.load.request_rate_per_s == math.inf
-    assert (known.figures["request_rate"], known.figures["max_concurrency"]) == ("inf", None)
-    assert known.figure("mean_tpot_ms") is None
-    rendered = render_block(known.figures, LAYOUTS["sglang"])
-    assert "Max request concurrency:                 not set" in rendered
-    assert any("a stall hides in it" in remark for remark in known.remarks)
-    assert sglang(**told | {"tag": "mine"}).name == "mine"
-
-
 def test_aiperfs_duration_is_what_its_rates_are_over() -> None:
     figures = aiperf().figures
     for rate, total in (("request_throughput", "completed"), ("output_throughput", "total_output_tokens")):
         assert figures[rate] * figures["duration"] == pytest.approx(figures[total])
-
-
-def test_an_older_export_of_aiperfs_has_its_metrics_one_level_below() -> None:
-    old = {"records": AIPERF, "input_config": {"endpoint": {"model_names": ["org/m"]}}}
-    known = only(aiperf_exports.AIPERF.read_runs(old, "f"))
-    assert aiperf_exports.AIPERF.is_result(old)
-    assert known.name == "m"
-    assert known.figures == aiperf().figures
 
 
 def requests() -> list[dict[str, Any]]:
@@ -170,24 +144,6 @@ def test_guidellms_own_tpot_and_its_percentiles_of_gaps_stand_nowhere() -> None:
     assert theirs > 9
     assert not [key for key, value in figures.items() if value == theirs]
     assert [key for key in figures if key.endswith("_itl_ms")] == ["mean_itl_ms"]
-
-
-def test_guidellms_summary_serves_where_its_requests_are_a_sample() -> None:
-    known = guidellm(requests={"successful": requests()[:3]})
-    metrics = benchmark()["metrics"]
-    assert known.figures["mean_ttft_ms"] == metrics["time_to_first_token_ms"]["successful"]["mean"]
-    p99_s = metrics["request_latency"]["successful"]["percentiles"]["p99"]
-    assert known.figures["p99_e2el_ms"] == p99_s * 1e3
-    assert known.figures["mean_tpot_ms"] == metrics["inter_token_latency_ms"]["successful"]["mean"]
-    assert any("to the response's end" in remark for remark in known.remarks)
-
-
-def test_guidellms_summary_of_uneven_lengths_has_no_tpot() -> None:
-    metrics = json.loads(json.dumps(GUIDELLM["benchmarks"][0]["metrics"]))
-    metrics["output_token_count"]["successful"]["std_dev"] = 3.0
-    known = guidellm(metrics=metrics, requests={})
-    assert not [key for key in known.figures if key.endswith("_tpot_ms")]
-    assert any("no TPOT" in remark for remark in known.remarks)
 
 
 @pytest.mark.parametrize("client", [vllm_files.VLLM, vllm_files.SGLANG, aiperf_exports.AIPERF])

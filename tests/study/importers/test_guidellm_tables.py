@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from builders.loops import loop_over
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.clients import guidellm_reports
@@ -26,38 +24,6 @@ def read(text: str) -> list[dict[str, object]]:
          "rate": run.load.request_rate_per_s, **run.figures}
         for run in runs
     ]  # fmt: skip
-
-
-UNEVEN = [
-    (TWO, "output_tokens=256", "output_tokens=300"),
-    (TWO, ",output_tokens=256", ""),
-    (THREE, "| 546.0 | 546.0 | 256.0 | 256.0 |", "| 546.0 | 546.0 | 255.0 | 256.0 |"),
-    (THREE, "| 8448.0  |", "| 8440.0  |"),
-]
-
-
-@pytest.mark.parametrize(("text", "said", "other"), UNEVEN)
-def test_a_time_per_token_is_read_only_of_answers_of_one_length(text: str, said: str, other: str) -> None:
-    run = guidellm_reports.read_report(text.replace(said, other), Path("x.txt"))[0]
-    assert not [key for key in run.figures if "tpot" in key]
-    assert guidellm_reports.UNEVEN in run.remarks
-
-
-@pytest.mark.parametrize(("text", "said"), [(TWO, "| 62.6|"), (THREE, "| 414.5         |")])
-def test_what_is_broken_at_the_edge_of_a_terminal_is_not_guessed(text: str, said: str) -> None:
-    assert said.replace(" ", "") in text.replace(" ", "")
-    broken = "\n".join(
-        line[at : at + 80] for line in text.splitlines() for at in range(0, len(line) or 1, 80)
-    )
-    assert not guidellm_reports.read_report(broken, Path("x.txt"))
-
-
-def test_a_load_under_which_nothing_was_answered_has_no_latency() -> None:
-    numbers = next(line for line in TWO.splitlines() if " 0.24|" in line).partition("|")[2]
-    empty = "|".join(["0.00"] * 16)
-    run = read(TWO.replace(numbers, empty).replace("40.9|    10|", "40.9|     0|", 1))[0]
-    assert run["completed"] == 0
-    assert not [key for key in run if key.endswith("_ms")]
 
 
 def test_two_reports_are_not_repeats_of_one_another(tmp_path: Path) -> None:

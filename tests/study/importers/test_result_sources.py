@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import os
 import shutil
 from pathlib import Path
@@ -31,7 +30,6 @@ RESULTS, PUBLISHED = DATA / "results", DATA / "published"
 SHIPPED = Path(speed_rows.__file__).parent / "published"
 VLLM = (RESULTS / "vllm_bench_serve.json").read_text("utf-8")
 SGLANG = (RESULTS / "sglang_rust_bench.jsonl").read_text("utf-8").strip()
-PYTHONS = SGLANG.replace('"inf"', "Infinity").replace("10.005870407734074", "NaN")
 CURRENT = {"python": "3", "loadgen": __version__}
 
 
@@ -60,18 +58,6 @@ def test_a_run_directory_is_what_the_run_was(environment: dict[str, str], tmp_pa
     assert (known.name, known.load) == (told.name, told.load)
     assert (known.level, known.doubts) == (told.level, told.doubts)
     assert encode_run(require(known.run)) == encode_run(run)
-
-
-def test_a_part_of_a_stored_run_is_made_once(tmp_path: Path) -> None:
-    run_in(tmp_path / "r")
-    (known,) = read(tmp_path / "r").reported
-    counted: list[int] = []
-
-    def count(run: Result) -> int:
-        counted.append(len(run.records))
-        return counted[-1]
-
-    assert [require(known.run).derive(count), require(known.run).derive(count), *counted] == [3, 3, 3]
 
 
 def test_arrivals_are_read_when_they_are_looked_at(tmp_path: Path) -> None:
@@ -115,19 +101,6 @@ def test_what_holds_nothing_is_told_in_one_line(tmp_path: Path) -> None:
     assert found.errors == (
         f"{tmp_path}: 304 of 305 files have no results: broken, empty, f000 and 301 more",
     )
-
-
-def test_troubles_beyond_counting_are_counted(tmp_path: Path) -> None:
-    run_in(tmp_path / "good")
-    for number in range(30):
-        place = tmp_path / f"r{number:02}"
-        place.mkdir()
-        (place / ARRIVALS).write_bytes(b"PK")
-    found = read(tmp_path)
-    assert len(found.reported) == 1
-    assert len(found.errors) == 21
-    assert found.errors[0] == f"{tmp_path}/r00 is an unfinished run: it has no result.json"
-    assert found.errors[-1] == "and 10 more could not be read"
 
 
 def changed(raw: str, **changes: Any) -> str:
@@ -209,13 +182,6 @@ def test_a_campaign_is_its_finished_cells_and_its_failures(tmp_path: Path) -> No
         assert [trouble for trouble in found.errors if message in trouble]
 
 
-def test_a_campaign_whose_cells_all_failed_is_read(tmp_path: Path) -> None:
-    (tmp_path / "failed").mkdir()
-    (tmp_path / "failed" / "0.json").write_text(json.dumps({"cell": cell(0).model_dump(), "reason": "no"}))
-    (tmp_path / "campaign.json").write_text("{}")
-    assert len(read(tmp_path).failures) == 1
-
-
 def test_a_ladders_runs_have_its_speeds_its_tables_are_not_read(tmp_path: Path) -> None:
     run_in(tmp_path / "one")
     (tmp_path / "ladder.csv").write_text("model,input_length,speed_tok_s\nm,10,5\n")
@@ -226,27 +192,6 @@ def test_a_ladders_runs_have_its_speeds_its_tables_are_not_read(tmp_path: Path) 
     assert known.remarks[-1] == "speed is output/time"
     (row_alone,) = read(tmp_path / "ladder.csv").reported
     assert (row_alone.told_by, row_alone.figure("speed_tok_s")) == ("speed table", 5.0)
-
-
-@loop_over(
-    ("text", "count"),
-    [
-        (f"{VLLM}\n{VLLM}", 2), (f"{VLLM}{VLLM}", 2), (f"[{VLLM}, {VLLM}]", 2), (f"\n\n  {VLLM}\n", 1),
-        ("\n".join([SGLANG, PYTHONS, SGLANG]), 3), (f"{SGLANG}\n{VLLM}\n", 2),
-    ],
-)  # fmt: skip
-def test_a_file_of_several_documents_is_so_many_runs(text: str, count: int, tmp_path: Path) -> None:
-    (tmp_path / "no suffix").write_text(text)
-    found = read(tmp_path / "no suffix")
-    assert (len(found.reported), found.errors) == (count, ())
-
-
-def test_a_line_that_is_cut_off_costs_no_other(tmp_path: Path) -> None:
-    (tmp_path / "f").write_text(f"{SGLANG}\n{SGLANG[:300]}\n{SGLANG}\n{SGLANG[:40]}")
-    found = read(tmp_path / "f")
-    assert [known.source[-2:] for known in found.reported] == [":1", ":3"]
-    assert [trouble.split(": ")[0][-2:] for trouble in found.errors] == [":2", ":4"]
-    assert "cut off" in found.errors[0]
 
 
 def test_the_jetson_table_and_page_have_the_same_figures() -> None:
@@ -271,14 +216,6 @@ def test_the_published_speeds_are_rows_with_their_formula() -> None:
     assert a100[0].remarks == ("speed is output/time",)
     assert a100[0].figure("output_throughput") == a100[0].figure("speed_tok_s") == 47.4
     assert a100[0].memory_bytes == int(0.97 * 2**30)
-
-
-def test_a_table_of_another_country_is_read(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_bytes(b"Modell;model;tok_s\r\n1;Qwen3-8B;1.208,5\r\n2;Qwen3-4B;391,2\r\n")
-    assert [one.figure("speed_tok_s") for one in read(tmp_path / "t.csv").reported] == [1208.5, 391.2]
-    (tmp_path / "t.csv").write_text("model,tok_s\nQwen3-8B,1.208\n")
-    with pytest.raises(UsageError, match=r"t.csv: 1 of 1 rows .* no figures: line 2 .Qwen3-8B, 1.208"):
-        read(tmp_path / "t.csv")
 
 
 @loop_over(
@@ -325,13 +262,6 @@ def test_a_foreign_result_json_is_a_file_as_any(tmp_path: Path) -> None:
     assert [known.told_by for known in read(tmp_path).reported] == ["vllm"]
 
 
-def test_infinities_are_no_figures_of_a_run(tmp_path: Path) -> None:
-    (tmp_path / "f").write_text(SGLANG.replace('"max_concurrency":256', '"max_concurrency":Infinity'))
-    (known,) = read(tmp_path / "f").reported
-    assert known.load.max_concurrency is None
-    assert not [value for value in known.figures.values() if isinstance(value, float) and math.isinf(value)]
-
-
 def _named(directory: Path) -> dict[str, list[Path]]:
     """Places that share a file, by what is tested of them; the shared one is first in its directory."""
     for number, name in enumerate("abc"):
@@ -367,24 +297,6 @@ def test_what_two_places_share_is_in_a_line(
     found = read(*given)
     assert [[run.place for run in found.reported].count(str(place)) for place in given] == counts
     assert f"given twice, used once: {line.format(tmp_path)}" in found.errors
-
-
-def test_a_directory_is_not_empty_of_what_is_named_itself(tmp_path: Path) -> None:
-    directory, inside = tmp_path / "runs", tmp_path / "runs" / "one"
-    run_in(inside)
-    found = read(directory, inside)
-    assert [run.place for run in found.reported] == [str(inside)]
-    assert found.errors == (f"given twice, used once: {inside}, under {inside} and not under {directory}",)
-
-
-def test_one_place_by_several_names_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_in(tmp_path / "one")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "link").symlink_to("one")
-    found = read(Path("one"), tmp_path / "one", Path("link"))
-    assert len(found.reported) == 1
-    told = "was named before: it is read once"
-    assert found.errors == (f"{tmp_path}/one {told}", f"link {told}")
 
 
 def test_a_long_reading_says_how_far_it_is(

@@ -107,11 +107,6 @@ def test_a_run_that_was_killed_and_measured_again_is_no_complaint(
     assert read.errors == ()
 
 
-def test_a_search_without_a_run_is_still_a_result(tmp_path: Path) -> None:
-    read = result_sources.read_sources([str(written(tmp_path, limit_record(runs=())))])
-    assert [limit.name for limit in read.limits] == ["bf16"]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -130,11 +125,3 @@ def test_a_record_that_cannot_be_read_is_an_error(
     (tmp_path / LIMIT).write_text(json.dumps(stored))
     with pytest.raises(UsageError, match=message):
         result_sources.read_sources([str(tmp_path)])
-
-
-def test_a_damaged_record_costs_none_of_its_runs(tmp_path: Path) -> None:
-    kept_run(tmp_path / "runs" / "000")
-    (tmp_path / LIMIT).write_text("{")
-    read = result_sources.read_sources([str(tmp_path)])
-    assert len(read.reported) == 1
-    assert "is damaged" in read.errors[0]

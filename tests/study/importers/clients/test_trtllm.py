@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from loadgen.features.roofline import machines
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.compare import run_groups
@@ -55,15 +53,3 @@ def test_the_settings_of_two_overviews_tell_them_apart(tmp_path: Path) -> None:
     assert run_groups.name_rows(runs) == [
         "Llama-3.1-8B-Instruct-FP8 (ep size None)", "Llama-3.1-8B-Instruct-FP8 (ep size 2)",
     ]  # fmt: skip
-
-
-def test_an_overview_alone_is_named_by_its_file(tmp_path: Path) -> None:
-    (run,) = read(tmp_path, PRINTED[PRINTED.index("= PERFORMANCE") :])
-    assert (run.name, run.figures["mean_ttft_ms"]) == ("bench", 162.6706)
-
-
-@pytest.mark.parametrize("length", ["nan", "inf", "-1.5", "0", "none"])
-def test_a_length_that_is_none_is_not_one_of_the_load(length: str, tmp_path: Path) -> None:
-    (run,) = read(tmp_path, PRINTED.replace("128.0000", length))
-    assert (run.input_len, run.output_len, run.load.asked_output_len) == (None, None, None)
-    assert run.figures["mean_ttft_ms"] == 162.6706
