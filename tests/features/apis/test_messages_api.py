@@ -46,12 +46,8 @@ def begin(**usage: int) -> Event:
     return {"type": "message_start", "message": {**message, "usage": {"output_tokens": 1, **usage}}}
 
 
-def block(index: int = 0, **content: Any) -> Event:
-    return {"type": "content_block_start", "index": index, "content_block": content}
-
-
-def delta(index: int = 0, **added: Any) -> Event:
-    return {"type": "content_block_delta", "index": index, "delta": added}
+def delta(**added: Any) -> Event:
+    return {"type": "content_block_delta", "index": 0, "delta": added}
 
 
 def word(text: str) -> Event:
@@ -62,66 +58,17 @@ def end(reason: str | None, **usage: Any) -> Event:
     return {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": usage}
 
 
-PING, STOP = {"type": "ping"}, {"type": "message_stop"}
-CLOSE = {"type": "content_block_stop", "index": 0}
-TEXT = block(type="text", text="")
+STOP, CLOSE = {"type": "message_stop"}, {"type": "content_block_stop", "index": 0}
+TEXT = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
 USED = {"input_tokens": 25}
-# The stream of the documentation's example.
-HELLO = [begin(**USED), TEXT, PING, word("Hello"), word("!"), CLOSE, end("end_turn", output_tokens=2), STOP]
-CALL = [
-    begin(input_tokens=472),
-    TEXT,
-    PING,
-    word("Okay"),
-    word(", let's"),
-    CLOSE,
-    block(1, type="tool_use", id="toolu_1", name="get_weather", input={}),
-    delta(1, type="input_json_delta", partial_json=""),
-    delta(1, type="input_json_delta", partial_json='{"location":'),
-    delta(1, type="input_json_delta", partial_json=' "Paris"}'),
-    {"type": "content_block_stop", "index": 1},
-    end("tool_use", output_tokens=89),
-    STOP,
-]
-THOUGHT = [
-    begin(**USED),
-    block(type="thinking", thinking="", signature=""),
-    delta(type="thinking_delta", thinking="I need"),
-    delta(type="thinking_delta", thinking=" 453"),
-    delta(type="signature_delta", signature="EqQBCgIYAhIM1gbcDa9GJwZA2b3h"),
-    CLOSE,
-    block(1, type="text", text=""),
-    delta(1, type="text_delta", text="The greatest"),
-    {"type": "content_block_stop", "index": 1},
-    end("end_turn", output_tokens=3),
-    STOP,
-]
-
-
-# A search by the server: its words are the model's, what it found is not.
-FOUND = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1"}
-SEARCHED = [
-    begin(**USED, cache_creation_input_tokens=0, cache_read_input_tokens=0),
-    block(type="server_tool_use", id="srvtoolu_1", name="web_search", input={}),
-    delta(type="input_json_delta", partial_json='{"query":"tides"}'),
-    CLOSE,
-    block(1, **FOUND, content=[{"type": "web_search_result", "title": "Tides", "text": "no"}]),
-    {"type": "content_block_stop", "index": 1},
-    block(2, type="text", text=""),
-    delta(2, type="text_delta", text="Two"),
-    delta(2, type="citations_delta", citation={"type": "web_search_result_location", "cited_text": "no"}),
-    end("end_turn", output_tokens=3, server_tool_use={"web_search_requests": 1}),
-    STOP,
-]
+# The documentation's example, a tool's call, a thought, and a search by the server, of which what
+# was found is not the model's.
+HELLO, CALL, THOUGHT, SEARCHED = (TABLES[name] for name in ("hello", "call", "thought", "searched"))
 
 
 def decode(events: list[Event], *more: bytes) -> Record:
     reads = [HEAD, *(recorded.chunk(data) for data in (*map(named, events), *more)), b"0\r\n\r\n"]
     return recorded.decode("messages", reads, keep_text=True)
-
-
-TINY = " actually_leveles <<_level keysmac IndexError"
-LONG = "ition Current ite polllims READVarition"
 
 
 @loop_over(("name", "prompt", "cached", "tokens", "text"), TABLES["recorded"])
@@ -262,77 +209,12 @@ def test_a_request_has_its_limit_and_no_running_usage() -> None:
 
 
 USER = {"role": "user", "content": "hi"}
-PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
-DESCRIBED = {"name": "f", "parameters": PARAMETERS, "description": "d"}
-SAME = {"model": "m", "temperature": 0.5, "top_p": 0.9, "top_k": 3}  # has the same names in both
 
 
-def call(name: str, arguments: Any) -> dict[str, Any]:
-    return {"id": f"call_{name}", "type": "function", "function": {"name": name, "arguments": arguments}}
+RAW = {"messages": msgspec.Raw(b'[{"role":"user","content":"hi"}]')}
 
 
-def result(name: str, content: Any) -> dict[str, Any]:
-    return {"role": "tool", "tool_call_id": f"call_{name}", "content": content}
-
-
-def text(words: str) -> dict[str, Any]:
-    return {"type": "text", "text": words}
-
-
-def user(*content: Any) -> dict[str, Any]:
-    return {"role": "user", "content": list(content)}
-
-
-def answer(content: Any, **more: Any) -> dict[str, Any]:
-    return {"role": "assistant", "content": content, **more}
-
-
-def image(**source: str) -> dict[str, Any]:
-    return {"type": "image", "source": source}
-
-
-def used(name: str, given: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "tool_use", "id": f"call_{name}", "name": name, "input": given}
-
-
-def given(name: str, content: Any) -> dict[str, Any]:
-    return {"type": "tool_result", "tool_use_id": f"call_{name}", "content": content}
-
-
-@loop_over(
-    ("chat", "messages"),
-    [
-        ({"messages": [USER]}, {"messages": [USER]}),
-        ({"messages": [{"role": "system", "content": "be"}, {"role": "developer", "content": "kind"}, USER]},
-         {"system": "be\n\nkind", "messages": [USER]}),
-        ({"messages": [{"role": "system", "content": [text("be")]}, USER]},
-         {"system": "be", "messages": [USER]}),
-        ({"messages": [USER, answer("yes", reasoning="hm"), USER]},
-         {"messages": [USER, answer("yes"), USER]}),
-        ({"messages": [USER, answer("so", tool_calls=[call("a", '{"x":1}'), call("b", "{")]),
-                       result("a", "1"), result("b", [text("2")]),
-                       answer(None, tool_calls=[call("c", {"y": 2})]), result("c", "3")]},
-         {"messages": [USER, answer([text("so"), used("a", {"x": 1}), used("b", {"arguments": "{"})]),
-                       user(given("a", "1"), given("b", [text("2")])),
-                       answer([used("c", {"y": 2})]), user(given("c", "3"))]}),
-        ({"messages": [user(text("what"),
-                            {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}},
-                            {"type": "image_url", "image_url": "http://h/a.png"})]},
-         {"messages": [user(text("what"), image(type="base64", media_type="image/png", data="aGk="),
-                            image(type="url", url="http://h/a.png"))]}),
-        ({"messages": [USER], **SAME, "max_completion_tokens": 9, "stop": "\n", "seed": 3,
-          "tools": [{"type": "function", "function": DESCRIBED}], "tool_choice": "required"},
-         {**SAME, "max_tokens": 9, "messages": [USER], "stop_sequences": ["\n"],
-          "tools": [{"name": "f", "description": "d", "input_schema": PARAMETERS}],
-          "tool_choice": {"type": "any"}}),
-        ({"messages": [USER], "max_tokens": 4, "stop": ["a"], "tool_choice": call("f", "")},
-         {"max_tokens": 4, "messages": [USER], "stop_sequences": ["a"],
-          "tool_choice": {"type": "tool", "name": "f"}}),
-        ({"messages": [USER], "tools": [{"name": "f", "input_schema": PARAMETERS}], "tool_choice": None},
-         None),
-        ({"messages": msgspec.Raw(b'[{"role":"user","content":"hi"}]')}, {"messages": [USER]}),
-    ],
-)  # fmt: skip
+@loop_over(("chat", "messages"), [*TABLES["chats"], (RAW, {"messages": [USER]})])
 def test_a_chat_body_is_one_of_messages(chat: dict[str, Any], messages: dict[str, Any] | None) -> None:
     assert convert_body(chat) == (
         {key: value for key, value in chat.items() if value is not None} if messages is None else messages
