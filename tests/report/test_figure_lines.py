@@ -17,7 +17,6 @@ from loadgen.records.record import UNKNOWN, Record, Records
 from loadgen.report import report, run_lines
 from loadgen.report.run_directory import Result
 from loadgen.report.run_lines import describe_token_counts, name_tokenizer
-from loadgen.report.run_writer import encode_run
 from loadgen.transport.failure import Failure, FailureKind
 
 _TTFT = "TTFT 50.00 ms (≤ 50.00 at 99 %)"
@@ -54,17 +53,6 @@ def test_a_percentile_has_its_bound_from_enough_samples_on(
     requests: int, workload: dict[str, Any], lines: list[str]
 ) -> None:
     assert list(run_lines.describe_bounds(result(requests, workload), None)) == lines
-
-
-@pytest.mark.parametrize(
-    ("workload", "lines"),
-    [
-        ({"metric_percentiles": "90,50"}, [f"P90 {_TTFT}, {_TPOT}"]),
-        ({"metric_percentiles": "90", "percentile_metrics": "itl"}, []),
-    ],
-)
-def test_the_short_report_has_the_highest_percentile(workload: dict[str, Any], lines: list[str]) -> None:
-    assert list(run_lines.describe_highest(result(320, workload), None)) == lines
 
 
 @pytest.mark.parametrize(
@@ -107,19 +95,6 @@ def test_without_goodput_the_limits_of_slo_count_good_requests() -> None:
     given = result(320, {"slo": "ttft p90 < 49ms", "goodput": ("ttft:60",)})
     assert given.metrics.slo_attainment == 1.0
     assert len(list(run_lines.describe_objectives(given, None))) == 1
-
-
-def test_a_result_has_the_objectives_without_infinity() -> None:
-    case = run(failed(5), workload={"slo": "e2el p90 < 2s, ttft p50 < 1s"})
-    first, second = encode_run(Result(case.facts, case.records))["loadgen"]["objectives"]
-    assert (first["value_ms"], first["bound_ms"], first["standing"], first["over"]) == (
-        None,
-        None,
-        "fails",
-        64,
-    )
-    assert (second["value_ms"], second["bound_ms"], second["standing"]) == (50.0, 50.0, "meets")
-    assert second["objective"] == {"metric": "ttft", "percentile": 50.0, "limit_ms": 1000.0}
 
 
 MS = 1_000_000

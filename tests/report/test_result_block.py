@@ -19,7 +19,6 @@ from loadgen.study.importers.pasted import pasted_blocks
 
 RESULTS = Path(__file__).parents[1] / "data" / "results"
 RECORDED = json.loads((RESULTS / "vllm_bench_serve.json").read_text())
-QUEUE = ("client_queue_time", "e2el_including_client_queue")
 
 
 def run(**ask: Any) -> Metrics:
@@ -48,47 +47,6 @@ def test_a_plain_run_prints_the_lines_of_the_recorded_block_and_no_other() -> No
     text = render_block(list_figures(run(), BlockFacts(max_concurrency=8)))
     assert labels(text) == labels(render_block(RECORDED))
     assert headers(text) == headers(render_block(RECORDED))
-
-
-@pytest.mark.parametrize(
-    ("line", "facts", "ask"),
-    [
-        (f"{'Maximum request concurrency:':<40} 8         ", {"max_concurrency": 8}, {}),
-        (f"{'Request rate configured (RPS):':<40} 2.50      ", {"request_rate_per_s": 2.5}, {}),
-        (f"{'Request goodput (req/s):':<40} 2.00      ", {}, {"goodput_limits": {"e2el": 500.0}}),
-        (f"{'P99.9 TTFT (ms):':<40} 100.00    ", {}, {"metric_percentiles": (99.0, 99.9)}),
-    ],
-)
-def test_a_line_is_there_only_when_asked_for(line: str, facts: dict[str, Any], ask: dict[str, Any]) -> None:
-    assert line in render_block(list_figures(run(**ask), BlockFacts(**facts))).splitlines()
-    assert line not in render_block(list_figures(run(), BlockFacts())).splitlines()
-
-
-def test_sections_keep_their_order_and_their_rule() -> None:
-    selected = ("e2el", "ttft", "token_time", *QUEUE)
-    facts = BlockFacts(request_rate_per_s=3, max_concurrency=4, selected=selected)
-    text = render_block(list_figures(run(), facts))
-    assert headers(text) == [
-        "Time to First Token",
-        "End-to-end Latency",
-        "Client-side Queueing",
-        "Queue-inclusive End-to-end Latency",
-        "Time per Token (gaps shared by tokens)",
-    ]
-    assert {len(line) for line in text.splitlines() if line.startswith(("-", "="))} == {50}
-    assert f"{'Mean E2EL incl. Client Queue (ms):':<40} 130.00    " in text
-
-
-@pytest.mark.parametrize(
-    ("facts", "shown"),
-    [
-        (BlockFacts(selected=QUEUE), []),
-        (BlockFacts(selected=QUEUE, request_rate_per_s=5), []),
-        (BlockFacts(selected=QUEUE, max_concurrency=2), ["Client-side Queueing"]),
-    ],
-)
-def test_queue_sections_need_what_vllm_needs(facts: BlockFacts, shown: list[str]) -> None:
-    assert headers(render_block(list_figures(run(), facts))) == shown
 
 
 def test_whole_answers_show_e2el_in_place_of_the_stream_s_metrics() -> None:

@@ -111,21 +111,6 @@ def test_our_formulas_on_the_recorded_times_give_the_recorded_figures() -> None:
     assert result["max_output_tokens_per_s"] >= result["output_throughput"]
 
 
-def test_a_failed_request_has_zero_lists_its_error_and_no_latency() -> None:
-    failed = one(
-        arrival_ns=np.array([3]),
-        tokens=np.array([1]),
-        failure=Failure(FailureKind.TRUNCATED, "cut"),
-        output_tokens=1,
-    )
-    result = result_of(Records.from_records([failed]), detailed=True)
-    assert (result["latencies"], result["output_lens"], result["input_lens"]) == ([0.0], [0], [0])
-    assert (result["errors"], result["ttfts"], result["itls"]) == (["truncated: cut"], [2e-9], [[]])
-    assert (result["mean_ttft_ms"], result["failed"]) == (None, 1)
-    assert result["loadgen"]["metrics"]["ttft"]["mean_ms"] is None
-    assert result["loadgen"]["metrics"]["failures"] == {"truncated": {"count": 1, "detail": "cut"}}
-
-
 def test_a_request_never_sent_waited_for_nothing() -> None:
     unsent = Record(0, 0, intended_ns=9, sent_ns=0, end_ns=9, failure=Failure(FailureKind.CONNECT))
     assert result_of(Records.from_records([unsent]))["queue_times"] == [0.0]
@@ -136,47 +121,11 @@ def test_metadata_stands_flat_before_the_traffic() -> None:
     assert keys[keys.index("gpu") - 1 : keys.index("gpu") + 2] == ["num_prompts", "gpu", "request_rate"]
 
 
-@loop_over(
-    ("workload", "expected"),
-    [
-        ({}, {"request_rate": "inf", "max_concurrency": 8, "request_goodput": None}),
-        ({"request_rate": 4.0, "max_concurrency": None}, {"request_rate": 4.0, "max_concurrency": None}),
-        ({"goodput": ("e2el:1",)}, {"request_goodput": 0.0}),
-        ({"burstiness": float("inf"), "request_rate": 4.0}, {"burstiness": "inf"}),
-        ({"stream": False}, {"max_output_tokens_per_s": None}),
-    ],
-)
-def test_what_was_asked_is_told(workload: dict[str, Any], expected: dict[str, Any]) -> None:
-    result = result_of(recorded_run(), workload)
-    assert {key: result[key] for key in expected} == expected
-
-
 def test_our_own_part_holds_every_figure_and_what_the_caller_adds() -> None:
     ours = result_of(recorded_run(), {"metric_percentiles": "99.9"}, seed=7)["loadgen"]
     assert (ours["definitions_version"], ours["seed"]) == (4, 7)
     assert list(ours["metrics"]["itl"]["percentiles_ms"]) == ["99.9"]
     assert ours["metrics"]["health"]["messages"] == 2048
-
-
-@loop_over(
-    ("facts", "per_request"),
-    [
-        ({}, None),
-        ({"request_id_prefix": "p-"}, None),
-        ({"detailed": True}, {"success": [True, False], "request_ids": None}),
-        (
-            {"detailed": True, "request_id_prefix": "p-"},
-            {"success": [True, False], "request_ids": ["p-0", "p-3"]},
-        ),
-        ({"detailed": True, "request_id_prefix": ""}, {"success": [True, False], "request_ids": ["0", "3"]}),
-    ],
-)
-def test_with_detail_our_part_says_which_requests_succeeded_and_their_ids(
-    facts: dict[str, Any], per_request: object
-) -> None:
-    cut = Record(index=3, slot=0, intended_ns=1, sent_ns=1, end_ns=5, failure=Failure(FailureKind.TRUNCATED))
-    ours = result_of(Records.from_records([one(), cut]), **facts)["loadgen"]
-    assert ours.get("per_request") == per_request
 
 
 def test_a_fact_that_is_no_number_is_written_as_a_word_that_reads_back() -> None:

@@ -130,16 +130,6 @@ def test_a_stopped_closed_loop_ends_when_its_next_request_was_due() -> None:
     ]
 
 
-def test_a_shard_has_the_stages_of_the_whole_plan() -> None:
-    whole = shaped(schedule=STAGES)
-    part = replace(whole, records=Records.from_records([answered(i, due) for i, due in _due(whole) if i % 2]))
-    assert [(row.begin_s, row.requests) for row in part.derive(shape_figures.divide_by_stage)] == [
-        (0.0, 2),
-        (2.0, 0),
-        (3.0, 5),
-    ]
-
-
 def _due(of: Result) -> list[tuple[int, int]]:
     due_ns = (of.records.intended_ns - BEGIN_NS).tolist()
     return list(zip(of.records.index.tolist(), due_ns, strict=True))

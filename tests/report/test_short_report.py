@@ -11,10 +11,8 @@ from builders.loops import loop_over
 from builders.made_cases import (
     Rows,
     changed,
-    client,
     closed,
     failed,
-    measured,
     observed,
     run,
 )
@@ -156,53 +154,6 @@ def test_a_line_that_cannot_be_made_costs_itself_alone(name: str, monkeypatch: p
     text = short(CASES["clean"])
     assert f"section {section.name} failed: ZeroDivisionError" in text
     assert "verdict: " in text
-
-
-@pytest.mark.parametrize(
-    ("workload", "line"),
-    [
-        ({}, "concurrency: 7.99 on average of 8; turnaround 0.20 ms mean"),
-        (
-            {"request_rate": 100.0, "max_concurrency": None},
-            "concurrency: 7.99 on average; send delay 0.20 ms mean, 0.20 P50, 0.20 P99, 0.20 max "
-            "(due → sent)",
-        ),
-    ],
-)
-def test_the_load_is_one_entry(workload: dict[str, Any], line: str) -> None:
-    case = run(workload=workload)
-    assert list(run_lines.describe_load(Result(case.facts, case.records), UNUSED)) == [line]
-
-
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({}, "client: wire, kernel timestamps, read 0.05 ms later; P99 error 0.05 ms"),
-        ({"calibration": None}, "client: wire, kernel timestamps, read 0.05 ms later"),
-        (
-            {"client": client(transport="ring", segments=9), "calibration": measured(transport="ring")},
-            "client: ring, a kernel timestamp per TCP segment; P99 error 0.05 ms",
-        ),
-    ],
-)
-def test_the_client_is_one_line(changes: dict[str, Any], line: str) -> None:
-    case = run(**changes)
-    assert list(run_lines.summarize_client(Result(case.facts, case.records), UNUSED)) == [line]
-
-
-@loop_over(
-    ("window", "line"),
-    [
-        (None, []),
-        (observed(error="none"), []),
-        (observed(reset=True), []),
-        (observed(), ["server's counters agree with the client's"]),
-        (observed(generation_tokens=7), ["server's counters differ from the client's (generated tokens)"]),
-    ],
-)
-def test_the_servers_counters_agree_or_differ_in_one_line(window: Any, line: list[str]) -> None:
-    case = run(window=window)
-    assert list(run_lines.summarize_reconciled(Result(case.facts, case.records), UNUSED)) == line
 
 
 def test_what_answers_report_of_themselves_is_one_line() -> None:

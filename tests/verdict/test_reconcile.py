@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from builders.loops import loop_over, loop_over_named, read_tables
 from builders.made_records import make_record
@@ -104,22 +104,6 @@ def test_a_percentile_is_of_the_rank_that_the_server_counts(count: int) -> None:
     assert (found["TTFT, P99"].client, found["TTFT, P99"].difference) == (3000 if slow else 100, 0)
 
 
-def test_only_what_the_server_says_is_shown() -> None:
-    metrics, records = run(answer(0), answer(1))
-    found = reconcile_figures(counted(), metrics, records)
-    assert [row.figure for row in found] == ["requests finished", "generated tokens", "prompt tokens"]
-    assert asdict(found[1]) == {
-        "figure": "generated tokens",
-        "unit": "",
-        "client": 10,
-        "server": 10,
-        "difference": 0,
-        "bracket": None,
-    }
-    assert reconcile_figures(ServerWindow(error="no"), metrics, records) == []
-    assert make_reconciled_table([]).body == ()
-
-
 def test_answers_that_were_not_streamed_have_no_first_token_to_compare() -> None:
     metrics, records = run(answer(0), answer(1), streamed=False)
     found = {row.figure: row for row in reconcile_figures(FULL, metrics, records)}
@@ -160,22 +144,6 @@ def test_foreign_requests_are_what_the_server_finished_beyond_ours(
 ) -> None:
     metrics, _ = run(answer(0), answer(1))
     assert count_foreign_requests(window, metrics) == requests
-
-
-@pytest.mark.parametrize(
-    ("window", "rate", "accepted"),
-    [
-        (FULL, 25.0, 75.0),
-        (counted(), None, None),
-        (counted(prefix_queries=0, prefix_hits=0, draft_tokens=0, accepted_tokens=0), None, None),
-    ],
-)
-def test_rates_of_nothing_do_not_exist(
-    window: ServerWindow, rate: float | None, accepted: float | None
-) -> None:
-    server = {row.figure: row.server for row in reconcile_figures(window, *run(answer(0)))}
-    assert server.get("prefix cache hits") == rate
-    assert server.get("draft tokens accepted") == accepted
 
 
 @loop_over_named(
@@ -241,16 +209,6 @@ def test_a_mismatch_has_its_likely_cause(
     found = find_mismatches(counted(**window), metrics)
     assert [mismatch.figure for mismatch in found] == figures
     assert all(cause in mismatch.cause for mismatch in found), found
-
-
-@pytest.mark.parametrize(
-    "window",
-    [FULL, ServerWindow(error="no"), ServerWindow(names="vllm", reset=True)],
-    ids=["all alike", "nothing told", "reset"],
-)
-def test_what_agrees_or_is_not_told_is_no_mismatch(window: ServerWindow) -> None:
-    metrics, _ = run(answer(0), answer(1))
-    assert find_mismatches(window, metrics) == []
 
 
 # What each answer tells of itself: vLLM's `metrics`, on the message with the usage.

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import made_attributions as made
 from builders import made_runs
 from loadgen.features.attribution.attribution import ROWS, attribute, attribute_run
 from loadgen.features.attribution.attribution_section import COLUMNS
@@ -167,13 +166,3 @@ def test_columns_sum_to_the_waits_of_a_run_and_a_failure_has_none() -> None:
         )
         assert int(each[:, run.records.ok].clip(0).sum()) == int(rows.whole_ns.sum())
         assert bool((each[:, ~run.records.ok] == -1).all())
-
-
-def test_a_part_that_nothing_could_have_shown_is_empty() -> None:
-    nothing, busy = (request_rows.list_arrays(made.run(found)) for found in (made.NOTHING_KNOWN, made.BUSY))
-    empty = {
-        name for name in nothing if name in {row.name for row in COLUMNS} and (nothing[name] == -1).all()
-    }
-    assert {"ttft_queue_ns", "ttft_http_ns", "tail_preemption_ns"} <= empty
-    assert not empty & {"ttft_sent_late_ns", "ttft_unknown_ns", "tail_unknown_ns"}
-    assert (busy["ttft_queue_ns"] >= 0).all()

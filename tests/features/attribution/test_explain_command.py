@@ -208,17 +208,6 @@ def test_evidence_and_advice_are_of_the_run(run: Result, named: list[str], not_n
     assert [words for words in not_named if words in text] == []
 
 
-def test_the_server_s_means_stand_where_no_request_has_its_own() -> None:
-    def mean(value_ms: float) -> ServerLatency:
-        return ServerLatency(count=100, mean_ms=value_ms, brackets_ms={})
-
-    window = ServerWindow(names="vllm", queue=mean(12.0), prefill=mean(40.25), decode=mean(12_197.3))
-    line = "the server's means over the run: queue 12 ms, prefill 40.25 ms, decode 12,197 ms"
-    assert line in long_section(made.run(made.NOTHING_KNOWN, window=window))
-    assert line in page(made.run(made.NOTHING_KNOWN, window=window))
-    assert line not in page(made.run(made.BUSY, window=window))
-
-
 def with_means(count: int, **means_ms: float) -> str:
     """The page of 100 first tokens of which nothing is known; the server has these means of so many."""
     timed = {
