@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -58,65 +59,20 @@ class FakeAmdSmi(ModuleType):
         return ask
 
 
-def clocks(gfx: object, mem: object) -> dict[str, Any]:
-    return {
-        "GFX": {"clk": gfx, "min_clk": 132, "max_clk": 2100, "clk_locked": NOT, "clk_deep_sleep": NOT},
-        "MEM": {"clk": mem, "min_clk": 900, "max_clk": 1300, "clk_deep_sleep": NOT},
-    }
+# An MI300X under load by ROCm 6.4; an MI210 by ROCm 6.0: the energy's name, and a temperature in thousandths;
+# a Radeon: its energy reads 0 for ever, what is not supported 65535.
+SHAPES = (Path(__file__).parents[1] / "data" / "sensors" / "amdsmi.json").read_text("utf-8")
 
 
-def using(pid: int, size: int) -> dict[str, Any]:
-    """A process of its list."""
-    return {"name": NOT, "pid": pid, "mem": 0, "memory_usage": {"gtt_mem": 0, "cpu_mem": 0, "vram_mem": size}}
-
-
-def mi300(ppt: int = 100, counted: int = 1_000_000_000) -> dict[str, Any]:
-    """An MI300X under load, by ROCm 6.4."""
-    return {
-        "power_info": {"current_socket_power": 717, "average_socket_power": NOT, "power_limit": 750_000_000},
-        "energy_count": {"energy_accumulator": counted, "counter_resolution": 15.259, "timestamp": 1},
-        "temp_metric": {"HOTSPOT": 76},
-        "clock_info": clocks(1533, 1300),
-        "gpu_memory_usage": {"VRAM": 160 << 30},
-        "gpu_process_list": [using(41, 150 << 30), using(42, 1 << 30), using(7, 9 << 30)],
-        "gpu_metrics_info": {
-            "accumulation_counter": 9, "ppt_residency_acc": ppt, "socket_thm_residency_acc": 4,
-            "hbm_thm_residency_acc": 0, "prochot_residency_acc": 0, "vr_thm_residency_acc": NOT,
-            "throttle_status": NOT, "indep_throttle_status": NOT,
-        },
-        "gpu_asic_info": {"market_name": "AMD Instinct MI300X", "asic_serial": "0xA1"},
-        "gpu_board_info": {"product_serial": "SN-0"},
-        "gpu_device_uuid": "u-0",
-        "gpu_driver_info": {"driver_name": "amdgpu", "driver_version": "6.12.12"},
-        "power_cap_info": {"power_cap": 750_000_000, "default_power_cap": 750_000_000, "min_power_cap": 0,
-                           "max_power_cap": 750_000_000},
-    }  # fmt: skip
-
-
-def mi200() -> dict[str, Any]:
-    """An MI210 by ROCm 6.0: the energy's name, and a temperature in thousandths."""
-    return {
-        "power_info": {"current_socket_power": NOT, "average_socket_power": 94},
-        "energy_count": {"power": 1_000_000, "counter_resolution": 15.3},
-        "temp_metric": {"HOTSPOT": 41_000},
-        "clock_info": clocks(800, 1600),
-        "gpu_memory_usage": {"VRAM": MIB},
-        "gpu_process_list": [using(7, MIB)],
-        "gpu_metrics_info": {"indep_throttle_status": 0},
-    }
+def gpu_of(shape: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(SHAPES)[shape]
+    return found
 
 
 def radeon(mask: object, watts: object = 20) -> dict[str, Any]:
-    """A Radeon: its energy reads 0 for ever, what is not supported 65535."""
-    return {
-        "power_info": {"socket_power": watts, "current_socket_power": 65535},
-        "energy_count": {"energy_accumulator": 0, "counter_resolution": 15.259},
-        "temp_metric": {"HOTSPOT": 37},
-        "clock_info": clocks(14, 65535),
-        "gpu_memory_usage": {"VRAM": MIB},
-        "gpu_process_list": [],
-        "gpu_metrics_info": {"throttle_status": 2, "indep_throttle_status": mask},
-    }
+    power = {"socket_power": watts, "current_socket_power": 65535}
+    metrics = {"throttle_status": 2, "indep_throttle_status": mask}
+    return {**gpu_of("radeon"), "power_info": power, "gpu_metrics_info": metrics}
 
 
 def at(where: str, **values: float) -> dict[tuple[str, str], float]:
@@ -127,14 +83,14 @@ def at(where: str, **values: float) -> dict[tuple[str, str], float]:
     ("gpu", "values", "missing"),
     [
         pytest.param(
-            mi300(),
+            gpu_of("mi300"),
             at("GPU 0", device_bytes=160 << 30, server_bytes=151 << 30, energy_j=15259.0, power_w=717,
                temperature_c=76, sm_mhz=1533, memory_mhz=1300),
             (),
             id="MI300",
         ),
         pytest.param(
-            mi200(),
+            gpu_of("mi200"),
             at("GPU 0", device_bytes=MIB, energy_j=15.3, power_w=94, temperature_c=41, sm_mhz=800,
                memory_mhz=1600),
             (),
@@ -197,7 +153,7 @@ def test_throttling_is_by_bits_without_that_of_the_hotspot(
 
 
 def test_throttling_of_an_mi300_is_what_its_accumulators_rose_by() -> None:
-    smi = FakeAmdSmi(mi300(100))
+    smi = FakeAmdSmi(gpu_of("mi300"))
     gpus, held = AmdGpus(smi), []
     for ppt in (100, 100, 130):
         smi.gpus[0]["gpu_metrics_info"]["ppt_residency_acc"] = ppt
@@ -206,16 +162,18 @@ def test_throttling_of_an_mi300_is_what_its_accumulators_rose_by() -> None:
 
 
 def test_of_a_gpu_in_partitions_the_first_reports_for_all() -> None:
-    parts = [{**mi300(), "gpu_kfd_info": {"current_partition_id": n}} for n in range(3)]
-    reading = AmdGpus(FakeAmdSmi(*parts, {**mi200(), "gpu_kfd_info": {"current_partition_id": NOT}})).read(())
+    parts = [{**gpu_of("mi300"), "gpu_kfd_info": {"current_partition_id": n}} for n in range(3)]
+    reading = AmdGpus(
+        FakeAmdSmi(*parts, {**gpu_of("mi200"), "gpu_kfd_info": {"current_partition_id": NOT}})
+    ).read(())
     assert {where for _, where in reading.values} == {"GPU 0", "GPU 3"}
 
 
 def test_facts_ids_and_state() -> None:
-    gpus = AmdGpus(FakeAmdSmi(mi300(), mi300()), first=1)
+    gpus = AmdGpus(FakeAmdSmi(gpu_of("mi300"), gpu_of("mi300")), first=1)
     assert gpus.facts() == {"gpu": "2 × AMD Instinct MI300X", "gpus": "2", "gpu_driver": "6.12.12"}
     assert gpus.list_ids() == ["u-0", "0xA1", "SN-0"] * 2
-    assert AmdGpus(FakeAmdSmi(mi300())).read_state(()) == MachineState(
+    assert AmdGpus(FakeAmdSmi(gpu_of("mi300"))).read_state(()) == MachineState(
         driver="6.12.12",
         clocks={
             "GPU 0 SM": ClockState(now_mhz=1533, most_mhz=2100),
@@ -268,6 +226,6 @@ def test_its_gpus_stand_in_place_of_nvidia_s_that_there_are_not(
     monkeypatch.setattr(
         "loadgen.features.sensors.sensor_discovery.find_gpus", lambda: Absent("no NVIDIA GPU")
     )
-    monkeypatch.setitem(sys.modules, "amdsmi", FakeAmdSmi(mi300()))
+    monkeypatch.setitem(sys.modules, "amdsmi", FakeAmdSmi(gpu_of("mi300")))
     sensors = sensor_discovery.find_sensors(root)
     assert [type(sensor).__name__ for sensor in sensors] == ["AmdGpus", "Processes", "System"]
