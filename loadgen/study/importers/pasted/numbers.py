@@ -52,7 +52,7 @@ _GROUPED = re.compile(rf"(?<=\d)[ {_SPACES}{_APOSTROPHES}](?=\d)")
 # A number by its decimal sign: the other sign groups digits by three.
 _FORMS = {
     sign: re.compile(
-        rf"([-+]?(?:\d+|[1-9]\d{{0,2}}(?:{group}\d{{3}})+))(?:{re.escape(sign)}(\d*))?([eE][-+]?\d+)?"
+        rf"([-+]?(?:\d+|[1-9]\d{{0,2}}(?:{group}\d{{3}})+))([{sign}]\d*)?([eE][-+]?\d+)?"
     )
     for sign, group in ((".", ","), (",", r"\."))
 }
@@ -122,17 +122,17 @@ def parse_number(written: str, sign: str = "") -> float:
     return int(value) if "." not in text and float(value).is_integer() else value
 
 
+@lru_cache(4096)  # a row's numbers are read for their sign, then for themselves
 def _read_forms(written: str) -> dict[str, str]:
     """Return what a number may be by its decimal sign, without signs of grouping and with a point."""
-    plain = re.sub(f"^[{_MINUS}]", "-", _GROUPED.sub("", written.strip()))
-    found = ((sign, form.fullmatch(plain)) for sign, form in _FORMS.items())
-    return {
-        sign: re.sub("[.,]", "", match[1])
-        + (f".{match[2]}" if match[2] is not None else "")
-        + (match[3] or "")
-        for sign, match in found
-        if match is not None
-    }
+    plain = _GROUPED.sub("", written.strip())
+    plain = f"-{plain[1:]}" if plain[:1] in (*_MINUS,) else plain
+    forms = dict[str, str]()
+    for sign, form in _FORMS.items():
+        if (match := form.fullmatch(plain)) is not None:
+            whole, fraction, exponent = match.groups("")
+            forms[sign] = whole.replace(",", "").replace(".", "") + fraction.replace(sign, ".") + exponent
+    return forms
 
 
 MS = {

@@ -381,8 +381,8 @@ class _PageReader(HTMLParser):
         """
         self._end_cell()
         rows = list[Row]()
-        for row in _spread_cells(self._table or []):
-            self._read += max(0, len(row.cells) - 1)
+        for row, (_, cells) in zip(_spread_cells(self._table or []), self._table or [], strict=True):
+            self._read += max(0, len(row.cells) - len(cells))
             _check_size(self._read)
             rows += [row] if row.cells else []
         self._table = None

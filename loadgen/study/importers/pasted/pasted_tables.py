@@ -216,9 +216,8 @@ def _turn(grid: Grid) -> Grid:
 
 def _is_thing(label: str) -> bool:
     """Whether a column is headed by a model, its storage, a load, a count or a machine."""
-    return label.strip().isdecimal() or any(
-        is_one(label) for kind, is_one in _KINDS.items() if kind != "Engine"
-    )
+    kinds = (is_one(label) for kind, is_one in reversed(_KINDS.items()) if kind != "Engine")
+    return label.strip().isdecimal() or any(kinds)
 
 
 def _join_heads(grid: Grid) -> Grid:
@@ -347,9 +346,10 @@ class _Table:
         loads = self.keys & {"max_concurrency", "load", "test", RATE}
         for at, (column, title, own) in enumerate(columns):
             is_label, is_figure = labels.is_label(title, own), labels.is_figure(title, own)
-            filled = [cell for cell in own if cell.strip()]
-            numeric = 2 * sum(numbers.parse_cell(cell) is not None for cell in filled) >= len(filled)
-            left += [repr(title)] if not column.key and (is_figure or (is_label and numeric)) else []
+            if not column.key and (is_figure or is_label):
+                filled = [cell for cell in own if cell.strip()]
+                numeric = sum(numbers.parse_cell(cell) is not None for cell in filled)
+                left += [repr(title)] if is_figure or 2 * numeric >= len(filled) else []
             if (not column.key and is_figure) or (column.key == "request_throughput" and not loads):
                 firsts = (_FIRST_NUMBER.search(cell) for cell in own)
                 values = [float(match[0].replace(",", "")) for match in firsts if match is not None]
