@@ -29,11 +29,6 @@ class PageLine(msgspec.Struct, frozen=True):
         """Whether it is a heading: neither text nor an item of a list."""
         return 0 < self.level < ITEM_LEVEL
 
-    @property
-    def name(self) -> str:
-        """Its text without marks of links, tags and emphasis, and without a colon at its end."""
-        return strip_marks(self.text)
-
 
 class Subject(msgspec.Struct, frozen=True):
     """The parts that the headings above a place name; "" for a part that they do not."""
@@ -49,24 +44,28 @@ class Outline:
     """The headings above where a page is read."""
 
     def __init__(self) -> None:
-        self._open: list[tuple[PageLine, Title]] = []
+        self._open: list[_Heading] = []
 
-    def enter(self, line: PageLine) -> None:
-        """Open the heading of the next line of a page, after closing the headings that end there.
+    def enter(self, line: PageLine) -> bool:
+        """Open the heading of the next line of a page, after closing those that end there; whether it names.
 
         One that names a model and one that names a load stand side by side at one level.
         """
-        title, kept = parse_title(line.name), list[tuple[PageLine, Title]]()
-        for own, above in self._open:
-            if own.level == line.level and _is_name(own, above) is _is_name(line, title):
+        name = strip_marks(line.text)
+        title = parse_title(name)
+        is_name = title.name != "" and (line.is_heading or (title.exact and title.model != ""))
+        kept = list[_Heading]()
+        for own in self._open:
+            if own.level == line.level and own.is_name is is_name:
                 break
-            kept += [(own, above)] if own.level <= line.level else []
-        self._open = [*kept, (line, title)]
+            kept += [own] if own.level <= line.level else []
+        self._open = [*kept, _Heading(line.level, name, title, is_name)]
+        return bool(title.name or title.quantization or title.exact)
 
     @property
     def names(self) -> list[str]:
         """The headings themselves, the nearest first."""
-        return [line.name for line, _ in reversed(self._open)]
+        return [own.name for own in reversed(self._open)]
 
     @property
     def subject(self) -> Subject:
@@ -74,15 +73,16 @@ class Outline:
 
         The load is of that heading and those below it, else of the nearest above it.
         """
-        titles = [title for _, title in self._open]
-        at = max((at for at, each in enumerate(self._open) if _is_name(*each)), default=-1)
+        at = max((at for at, own in enumerate(self._open) if own.is_name), default=-1)
+        titles = [own.title for own in self._open]
         stored = next((title.quantization for title in reversed(titles) if title.quantization), "")
         loads = [title.load for title in titles[max(at, 0) :] if title.load]
         loads = loads or [title.load for title in reversed(titles[: max(at, 0)]) if title.load][:1]
         if at < 0:
-            lines = (line for line, title in reversed(self._open) if line.is_heading and not title.exact)
-            heading = next(lines, PageLine("")).name
-            return Subject(quantization=stored, load=", ".join(loads), heading=heading)
+            others = (
+                own.name for own in reversed(self._open) if own.level < ITEM_LEVEL and not own.title.exact
+            )
+            return Subject(quantization=stored, load=", ".join(loads), heading=next(others, ""))
         name, model = titles[at].name, titles[at].model and add_storage(titles[at].model, stored)
         if model != titles[at].model or (stored and not model):
             name = model if titles[at].exact else f"{name}, {stored}"
@@ -93,11 +93,6 @@ def strip_marks(marked: str) -> str:
     """Return a title without the marks of links, tags and emphasis, and without a colon at its end."""
     text = _TAG.sub("", _LINK.sub(r"\1", marked))
     return re.sub(r"(\*\*|__|``?|(?<!\w)[*_]|[*_](?!\w))", "", text).strip().rstrip(":").strip()
-
-
-def _is_name(line: PageLine, title: Title) -> bool:
-    """Whether a line names what stands below it: an item does where it is a model's name."""
-    return title.name != "" and (line.is_heading or (title.exact and title.model != ""))
 
 
 _LONGEST_TITLE = 200  # characters of a title that is taken apart; a longer one is a name as it stands
@@ -150,10 +145,12 @@ class Title(msgspec.Struct, frozen=True):
     load: str = ""
     exact: bool = False  # there is nothing in it but a checkpoint and a load
 
-    @property
-    def named(self) -> bool:
-        """Whether it names a checkpoint, a load, or how weights are stored."""
-        return bool(self.name or self.quantization or self.exact)
+
+class _Heading(msgspec.Struct, frozen=True):
+    level: int
+    name: str
+    title: Title
+    is_name: bool  # of what stands below it: an item is one where it is a model's name
 
 
 @lru_cache(_MOST_KEPT)

@@ -51,9 +51,7 @@ _MOST_DECIMALS = 6  # above which a figure is taken as exact
 _GROUPED = re.compile(rf"(?<=\d)[ {_SPACES}{_APOSTROPHES}](?=\d)")
 # A number by its decimal sign: the other sign groups digits by three.
 _FORMS = {
-    sign: re.compile(
-        rf"([-+]?(?:\d+|[1-9]\d{{0,2}}(?:{group}\d{{3}})+))([{sign}]\d*)?([eE][-+]?\d+)?"
-    )
+    sign: re.compile(rf"([-+]?(?:\d+|[1-9]\d{{0,2}}(?:{group}\d{{3}})+))([{sign}]\d*)?([eE][-+]?\d+)?")
     for sign, group in ((".", ","), (",", r"\."))
 }
 
@@ -202,12 +200,6 @@ def parse_rate(cell: str) -> float | None:
     return math.inf if asked < 0 else asked
 
 
-def read_number_text(cell: str) -> str:
-    """Return a cell's number without its unit and interval; "" without a number, and in thousands (3.9k)."""
-    part = parse_cell(cell)
-    return "" if part is None or part.times != 1.0 else part.text
-
-
 def parse_whole(cell: str) -> int | None:
     """Parse a count, with commas and with decimals that are zeros or without; None of anything else."""
     return json_fields.parse_count(_ZEROS.sub("", _THOUSANDS_SIGN.sub("", cell.strip())))
@@ -221,6 +213,7 @@ def parse_mean(cell: str) -> int | None:
 
 
 def parse_decimal(cell: str) -> Decimal | None:
-    """Parse a number above zero of a cell, with the digits that it is written with; else None."""
-    text = _THOUSANDS_SIGN.sub("", read_number_text(cell))
+    """Parse a cell's number above zero with the digits that it is written with; None of 3.9k, and without."""
+    part = parse_cell(cell)
+    text = "" if part is None or part.times != 1.0 else _THOUSANDS_SIGN.sub("", part.text)
     return Decimal(text) if re.fullmatch(r"\d{1,12}(?:\.\d{1,6})?", text) and float(text) > 0 else None

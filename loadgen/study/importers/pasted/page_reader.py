@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from loadgen.base.errors import UsageError
-from loadgen.study.importers.pasted.headings import BOLD_LEVEL, ITEM_LEVEL, PageLine
+from loadgen.study.importers.pasted.headings import BOLD_LEVEL, ITEM_LEVEL, PageLine, strip_marks
 from loadgen.study.importers.pasted.pasted_blocks import HEADER, RULE
 
 _COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))")
@@ -347,8 +347,8 @@ class _PageReader(HTMLParser):
         elif self._cell is not None:
             self._cell.append(" ")
         elif tag == self._head:
-            line, self._line, self._head = PageLine(self._line.strip(), _HEADS[tag]), "", ""
-            self._parts += [line] if line.name else []
+            line, self._line, self._head = self._line.strip(), "", ""
+            self._parts += [PageLine(line, _HEADS[tag])] if strip_marks(line) else []
         elif tag in ("b", "strong"):
             self._line += "**"
         elif tag not in _INSIDE:

@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from loadgen.base.errors import UsageError
 from loadgen.base.text import list_first
 from loadgen.report.result_block import LAYOUTS, BlockRow
@@ -57,7 +55,6 @@ _LABEL = re.compile(
     rf"|(?P<word>Mean|Median|Std|Max|P\d+(?:\.\d+)?)\s+(?P<section>{_make_pattern(_SECTIONS)})\s+\((?:ms|tok/s)\):)",
     re.IGNORECASE,
 )
-_BETWEEN = re.compile(r"[\s|]*")
 _NO_NUMBER = re.compile(r"[-+]?nan|[-+]?inf(?:inity)?|none|null|n/a|not set", re.IGNORECASE)
 _UNSET = "not set"  # SGLang's word for no limit
 _GROUPS = re.compile(r"\d{1,3}(?:[.,]\d{3})+")  # of a count: it has no decimals
@@ -79,46 +76,35 @@ LAST_LINE = (
 )
 
 
-class _Written(msgspec.Struct, frozen=True):
-    key: str
-    label: str
-    text: str  # "" where nothing is
-    whole: bool = False  # a count
-    word: bool = False  # may be one
-
-
 def parse_block(lines: Sequence[str], closed: bool = True) -> tuple[dict[str, Any], list[str]]:
     """Parse the figures of a block's lines, the first of each key, and make remarks on the rest.
 
     Remarks are on numbers and lines that cannot be read, and on figures that are missing: of a block that is
     not `closed` by a rule since it is cut off.
     """
-    written: dict[str, _Written] = {}
-    unknown: list[str] = []
+    written: dict[str, tuple[str, str, BlockRow | None]] = {}  # by key: the label, the text, and its row
+    unknown, figures, remarks = list[str](), dict[str, Any](), list[str]()
     for line in lines:
         found = [*_split_figures(line)]
-        for figure in found:
-            written.setdefault(figure.key, figure)
+        for key, *figure in found:
+            written.setdefault(key, (*figure,))
         other = None if found else _UNKNOWN.match(line[:_LONGEST_LINE])
         if other is not None and not _PARTS.fullmatch(other[1]):
             unknown.append(" ".join(other[1].split()))
-    sign = numbers.find_decimal_sign(figure.text for figure in written.values() if not figure.whole)
-    figures: dict[str, Any] = {}
-    remarks = []
-    for figure in written.values():
+    sign = numbers.find_decimal_sign(text for _, text, row in written.values() if not _is_count(row))
+    for key, (label, text, row) in written.items():
         try:
-            value = _parse_figure(figure, sign)
-            if value is not None or figure.text.lower() == _UNSET:
-                figures[figure.key] = value
+            value = _parse_figure(text, row, sign)
+            if value is not None or text.lower() == _UNSET:
+                figures[key] = value
         except UsageError as error:
-            remarks.append(f"{figure.label} {error}: left out")
+            remarks.append(f"{label} {error}: left out")
         except ValueError:
-            remarks.append(f"{figure.label} {figure.text[:_SHOWN]!r} is not a number: left out")
+            remarks.append(f"{label} {text[:_SHOWN]!r} is not a number: left out")
     if unknown:
         remarks.append(f"not read: {list_first(unknown, _MOST_NAMED)}")
     optional = _TPOT if closed and "backend" in figures else set()
-    missing = [key for key in _ALWAYS if key not in figures and key not in optional]
-    if missing:
+    if missing := [key for key in _ALWAYS if key not in figures and key not in optional]:
         remarks.append(f"{'' if closed else 'the block is cut off: '}missing {', '.join(missing)}")
     return figures, remarks
 
@@ -134,21 +120,20 @@ def list_keys() -> set[str]:
     return {row.key for row in _ROWS.values()}
 
 
-def _split_figures(line: str) -> Iterator[_Written]:
-    """Yield each figure in a line: its key, its label, and the text up to the next label."""
+def _split_figures(line: str) -> Iterator[tuple[str, str, str, BlockRow | None]]:
+    """Yield each figure in a line: its key, its label, the text up to the next label, and its row."""
     labels = [*_LABEL.finditer(line)]
     ends = [*(label.start() for label in labels), len(line)][1:]
     for label, end in zip(labels, ends, strict=True):
         key, row = _find_row(label)
-        start = _BETWEEN.match(line, label.end())
-        rest = line[start.end() if start is not None else label.end() : end]
-        name = " ".join(label[0].split())
+        rest = line[label.end() : end].lstrip("| \t\r\f\v")
+        first = (rest.split() or [""])[0]
         if row is not None and row.text:
-            yield _Written(key, name, rest.split()[0].strip("|") if rest.split() else "", word=True)
-            continue
-        match = numbers.PATTERN.match(rest) or _NO_NUMBER.match(rest)
-        text = match[0] if match is not None else (rest.split() or [""])[0]
-        yield _Written(key, name, text, whole=row is not None and not row.spec)
+            text = first.strip("|")
+        else:
+            match = numbers.PATTERN.match(rest) or _NO_NUMBER.match(rest)
+            text = first if match is None else match[0]
+        yield key, " ".join(label[0].split()), text, row
 
 
 def _find_row(label: re.Match[str]) -> tuple[str, BlockRow | None]:
@@ -159,27 +144,32 @@ def _find_row(label: re.Match[str]) -> tuple[str, BlockRow | None]:
     return f"{label['word'].lower()}_{section}", None
 
 
-def _parse_figure(figure: _Written, sign: str) -> Any:
+def _is_count(row: BlockRow | None) -> bool:
+    return row is not None and not row.spec and not row.text
+
+
+def _parse_figure(text: str, row: BlockRow | None, sign: str) -> Any:
     """Parse a figure's text, NaN or infinite too; None where it is not set or not reported.
 
     A text that may be a word is one if it is no number. Raises ValueError of anything else, UsageError of a
     number that `sign` does not settle.
     """
-    lower = figure.text.lower().lstrip("-+")
-    if figure.word and lower.startswith("inf"):
+    lower = text.lower().lstrip("-+")
+    is_count, may_be_word = _is_count(row), row is not None and row.text
+    if may_be_word and lower.startswith("inf"):
         return "inf"
     if lower in ("nan", "inf", "infinity"):
-        return float(figure.text)
+        return float(text)
     if _NO_NUMBER.fullmatch(lower):
         return None
-    if figure.whole and _GROUPS.fullmatch(figure.text):
-        return int(numbers.parse_number(re.sub("[.,]", "", figure.text)))
+    if is_count and _GROUPS.fullmatch(text):
+        return int(numbers.parse_number(re.sub("[.,]", "", text)))
     try:
-        value = numbers.parse_number(figure.text, sign)
+        value = numbers.parse_number(text, sign)
     except ValueError:
-        if figure.word and figure.text and not figure.text[:1].isdigit():
-            return figure.text[:_LONGEST_WORD]
+        if may_be_word and text and not text[:1].isdigit():
+            return text[:_LONGEST_WORD]
         raise
-    if figure.whole and value != int(value):
-        raise ValueError(f"{figure.text} is not a count")
-    return int(value) if figure.whole else value
+    if is_count and value != int(value):
+        raise ValueError(f"{text} is not a count")
+    return int(value) if is_count else value

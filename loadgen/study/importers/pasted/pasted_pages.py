@@ -41,7 +41,7 @@ class Surroundings(msgspec.Struct, frozen=True):
 
     subject: Subject = Subject()  # a result has nothing of those above it below other headings
     lines: Sequence[str] = ()  # without what is read from them
-    commands: tuple[dict[str, str] | None, ...] = ()  # the labels of each kind of command; None without one
+    commands: dict[str, dict[str, str]] = {}  # the labels of each kind of command
     asked: dict[str, str] = {}  # what the benchmark's command requests, by our names
     heading: str = ""  # the nearest, whatever it names
     engine: str = ""  # in a heading
@@ -69,8 +69,7 @@ def find_results(
     for part in parts:
         if isinstance(part, kind):
             last = part if isinstance(part, PastedBlock) else None
-            lines = above if last is None or last.cell is None else last.cell
-            found.append((part, read_surroundings(lines, outline)))
+            found.append((part, _read_surroundings(last.cell if last and last.cell else above, outline)))
             above = []
         elif not isinstance(part, PageLine):
             continue
@@ -78,20 +77,17 @@ def find_results(
             in_report = False
             above += [""] if above and above[-1] else []  # a command does not continue after it
         else:
-            in_report = in_report and not part.level
-            in_report = in_report and not (_SIMULATED.match(part.text) or _SERVER.match(part.text))
-            if part.level:
-                outline.enter(part)
+            verdict = _VERDICT.match(part.text) if last is not None and not part.is_heading else None
+            in_report &= not (part.level or _SIMULATED.match(part.text) or _SERVER.match(part.text))
+            named = outline.enter(part) if part.level else False
             last = None if part.is_heading else last
-            if part.is_heading and headings.parse_title(part.name).named:
-                above = []
-                continue
-            verdict = None if last is None or last.level else _VERDICT.match(part.text)
-            if last is not None and verdict is not None:
-                last.level = verdict[2]
-                last.simulated = find_unnamed_preset(bool(verdict[1]))
+            if last is not None and verdict is not None and not last.level:
+                last.level, last.simulated = verdict[2], find_unnamed_preset(bool(verdict[1]))
                 in_report = True
-            above += [] if in_report else [part.text]
+            if part.is_heading and named:
+                above = []
+            elif not in_report:
+                above.append(part.text)
     return found, above
 
 
@@ -105,6 +101,10 @@ def _make_run(block: PastedBlock, around: Surroundings, unread: Mapping[str, str
             engine, asked = server[1], {"model": server[2]} | asked
     lines = [html.unescape(_REFERENCE.sub("\ufffd", _TAG.sub(" ", line))) for line in block.lines]
     figures, remarks = pasted_blocks.parse_block(lines, block.closed)
+    if "backend" in figures:
+        remarks.insert(0, LAST_LINE)
+    if simulated:
+        remarks.insert(0, describe_simulation(simulated))
     model = subject.model or headings.add_storage(shorten_name(asked.get("model", "")), subject.quantization)
     name = subject.name or model or subject.heading or path.stem
     counts = {key: json_fields.parse_count(asked.get(key, "")) for key in _COUNTS}
@@ -112,12 +112,11 @@ def _make_run(block: PastedBlock, around: Surroundings, unread: Mapping[str, str
     named = headings.find_concurrency(subject.load) if limit is None else limit
     if figures.get("max_concurrency", limit) != limit:
         counts, rate = {}, None  # of another block
+    rate_read = json_fields.parse_number(str(figures.get("request_rate", rate)))
     load = Load(
         name=subject.load,
         max_concurrency=figures.get("max_concurrency", named),
-        request_rate_per_s=json_fields.read_rate(
-            json_fields.parse_number(str(figures.get("request_rate", rate)))
-        ),
+        request_rate_per_s=json_fields.read_rate(rate_read),
     )
     return Reported(
         name=name if " " in name else shorten_name(name),
@@ -130,11 +129,7 @@ def _make_run(block: PastedBlock, around: Surroundings, unread: Mapping[str, str
         simulated=simulated,
         level=block.level,
         engine=engine or _ENGINES.get(str(figures.get("backend", "")).partition("-")[0], ""),
-        remarks=(
-            *filter(None, [simulated and describe_simulation(simulated)]),
-            *([LAST_LINE] if "backend" in figures else []),
-            *remarks,
-        ),
+        remarks=tuple(remarks),
     )
 
 
@@ -154,74 +149,69 @@ _NAMESPACE = "Namespace("
 _PAIR = re.compile(r"(?<!\w)(\w+)=('[^']*'|\"[^\"]*\"|[^,]+)")
 _PROMPT = re.compile(r"\A[\w.@:~/()\[\] -]*+[$#%>]\s+")
 _LONGEST = 64_000  # characters of a command with all its lines
-# A flag's names in the clients' many versions, by the name of what it sets of a load.
+# What a flag sets of a load, in the clients' many versions; of several the last one here counts.
 _FLAGS = {
-    "model": ("model", "model_id", "model_path"),
-    "asked_input_len": ("random_input_len", "random_input", "input_len"),
-    "asked_output_len": ("random_output_len", "random_output", "output_len"),
-    "requests": ("num_prompts", "num_prompt"),
-    "max_concurrency": ("max_concurrency",),
-    "request_rate": ("request_rate",),
-    "seed": ("seed",),
+    flag: name
+    for name, flags in (
+        ("model", "model_path model_id model"),
+        ("asked_input_len", "input_len random_input random_input_len"),
+        ("asked_output_len", "output_len random_output random_output_len"),
+        ("requests", "num_prompt num_prompts"),
+        ("max_concurrency", "max_concurrency"),
+        ("request_rate", "request_rate"),
+        ("seed", "seed"),
+    )
+    for flag in flags.split()
 }
-_COUNTS = _FLAGS.keys() - {"model", "request_rate"}
+_COUNTS = {*_FLAGS.values()} - {"model", "request_rate"}
 
 
-def read_surroundings(lines: Sequence[str], outline: Outline) -> Surroundings:
+def _read_surroundings(lines: Sequence[str], outline: Outline) -> Surroundings:
     """Read what stands above a result: its headings, what its commands request, their labels, the words.
 
     Requested is what the last benchmark command has under our names. Labels are its other flags, those of the
     last server's command (named `server.…`), and variables of both or of `export`. Flags are left out of the
     words. Python's argparse shows a command as a Namespace.
     """
-    bench: dict[str, str] | None = None
-    server: dict[str, str] | None = None
-    asked, exported, words = dict[str, str](), dict[str, str](), list[str]()
+    asked, words, commands = dict[str, str](), list[str](), dict[str, dict[str, str]]()
     remaining = iter(lines)
     for line in remaining:
-        if len(line) > _LONGEST:
-            continue
-        command = _MEMBER.sub(r"\1", line)
+        command = _MEMBER.sub(r"\1", line) if len(line) <= _LONGEST else ""
         is_bench = _BENCHMARK.search(command) is not None
-        if _NAMESPACE in line:
+        if _NAMESPACE in command:
             pairs = _PAIR.findall(line.partition(_NAMESPACE)[2].rstrip().removesuffix(")"))
-            asked = _name_flags({name: value.strip("'\"") for name, value in pairs})
-            bench = dict(_read_flag_labels(pairs))
+            flags = {name: value.strip("'\"") for name, value in pairs}
+            asked, commands["bench"] = _name_flags(flags), _choose_labels(flags)
         elif is_bench or _SERVER_COMMAND.search(command) is not None:
             command = _join_lines(command, remaining)
             given = _read_variables(command)
             command = _PROMPT.sub("", command.lstrip(), count=1)
             command = _VARIABLE.sub(" ", _REDIRECTION.sub("", command))
-            flags = labels.read_flag_labels(command)
             words.append(labels.strip_flags(command))
+            flags = labels.read_flag_labels(command)
             if is_bench:
                 valued = {name: value for name, value in labels.split_flags(command) if value is not None}
                 asked = _name_flags(valued) or asked
-                bench = given | dict(_read_flag_labels(flags.items()))
+                commands["bench"] = given | _choose_labels(flags)
             else:
-                server = given | {f"server.{flag}": value for flag, value in flags.items()}
-        elif line.lstrip().startswith("export "):
-            exported |= _read_variables(line)
-        else:
+                commands["server"] = given | {f"server.{flag}": value for flag, value in flags.items()}
+        elif command.lstrip().startswith("export "):
+            commands["export"] = commands.get("export", {}) | _read_variables(command)
+        elif len(line) <= _LONGEST:
             words.append(line)
-    heading = next(iter(outline.names), "")
-    engines = (engine for name in outline.names for engine in ENGINES if engine.lower() in name.lower())
-    commands = exported or None, server, bench
-    return Surroundings(outline.subject, words, commands, asked, heading, next(engines, ""))
+    names = outline.names
+    engines = (engine for name in names for engine in ENGINES if engine.lower() in name.lower())
+    return Surroundings(outline.subject, words, commands, asked, next(iter(names), ""), next(engines, ""))
 
 
-def _read_flag_labels(flags: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield flags that are labels, values unquoted; not those in `_FLAGS`, *_prefix, or with an 0x value."""
-    read = {name for names in _FLAGS.values() for name in names}
-    for name, value in flags:
-        given = value.strip("'\"")
-        if (
-            name not in read
-            and "0x" not in given
-            and not name.endswith("_prefix")
-            and labels.is_label(name, [given])
-        ):
-            yield name, given
+def _choose_labels(flags: Mapping[str, str]) -> dict[str, str]:
+    """Return flags that are labels; not those of a load, a prefix of names, or one with an address."""
+    return {
+        name: value
+        for name, value in flags.items()
+        if name not in _FLAGS and "0x" not in value and not name.endswith("_prefix")
+        if labels.is_label(name, [value])
+    }
 
 
 def _read_variables(command: str) -> dict[str, str]:
@@ -231,25 +221,26 @@ def _read_variables(command: str) -> dict[str, str]:
 
 def _join_lines(line: str, rest: Iterator[str]) -> str:
     """Join to a command the lines that it goes on in, which are taken out of `rest`; cut at 64,000."""
-    words, length = [], 0
-    while True:
+    words, length = list[str](), 0
+    while line:
         plain = line.rstrip()
         length += len(plain)
-        if length <= _LONGEST:
-            words.append(plain.removesuffix("\\"))
-        if not plain.endswith("\\") or (line := next(rest, "")) == "":
-            return " ".join(words)
+        words += [plain.removesuffix("\\")] if length <= _LONGEST else []
+        line = next(rest, "") if plain.endswith("\\") else ""
+    return " ".join(words)
 
 
 def _name_flags(given: Mapping[str, str]) -> dict[str, str]:
-    """Return a client's flags by our names; one of several spellings, the first of `_FLAGS`, counts.
+    """Return a client's flags by our names; one of several spellings, the last of `_FLAGS`, counts.
 
     Those of random prompts say nothing of a run with another data set: a Namespace has their defaults.
     """
-    if not given.get("dataset_name", "random").startswith(("random", "None")):
-        given = {flag: value for flag, value in given.items() if not flag.startswith("random")}
-    every = [(name, flag) for name, flags in _FLAGS.items() for flag in reversed(flags)]  # the first one wins
-    return {name: given[flag] for name, flag in every if given.get(flag, "None") != "None"}
+    is_random = given.get("dataset_name", "random").startswith(("random", "None"))
+    return {
+        name: given[flag]
+        for flag, name in _FLAGS.items()
+        if given.get(flag, "None") != "None" and (is_random or not flag.startswith("random"))
+    }
 
 
 # What stands between two results distinguishes them: they are repeats only if the page says so (Run 2), or if
@@ -280,21 +271,17 @@ def describe_surroundings(found: Sequence[Surroundings], below: Sequence[str]) -
         texts = [own[:1] for own in captions]
     common = Counter(key for own in texts for key in {key for key, _ in own})
     shown: dict[str, str] = {}
-    paths, commands = list[tuple[str, ...]](), list[tuple[dict[str, str] | None, ...]]()
+    paths, commands = list[tuple[str, ...]](), list[dict[str, dict[str, str]]]()
     for at, (each, every) in enumerate(zip(found, texts, strict=True)):
         own = [key for key, text in every if common[key] < len(found) and shown.setdefault(key, text)]
         goes_on = at > 0 and replace(found[at - 1].subject, load="") == replace(each.subject, load="")
         above = paths[-1] if goes_on else ()
         is_same = not own or (own[-1:] == [*above[-1:]] and set(own) <= set(above))
         paths.append(above if is_same else (*(own[:-1] or above[:-1]), own[-1]))
-        if goes_on and is_same:
-            pairs = zip(each.commands, commands[-1], strict=True)
-            commands.append(tuple(before if given is None else given for given, before in pairs))
-        else:
-            commands.append(each.commands)
+        commands.append((commands[-1] if goes_on and is_same else {}) | each.commands)
     words = _choose_words(paths, shown)
     return [
-        {key: value for each in own for key, value in (each or {}).items()}
+        {key: value for kind in ("export", "server", "bench") for key, value in own.get(kind, {}).items()}
         | ({"above": words[path]} if path else {})
         for own, path in zip(commands, paths, strict=True)
     ]
@@ -303,8 +290,7 @@ def describe_surroundings(found: Sequence[Surroundings], below: Sequence[str]) -
 def _read_own(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield what is compared of each line, and how it is shown; nothing of one that any run may have."""
     for line in lines[-_MOST_BETWEEN:]:
-        plain = line[:_LONGEST_COMPARED]
-        plain = " ".join(headings.strip_marks(_MARKS.sub("", plain, count=1)).split())
+        plain = " ".join(headings.strip_marks(_MARKS.sub("", line[:_LONGEST_COMPARED], count=1)).split())
         if key := labels.strip_run(plain):
             yield key, secrecy.hide_secrets(plain.strip("-+*_:\uff1a. "))
 
@@ -313,10 +299,8 @@ def _choose_words(paths: Iterable[tuple[str, ...]], shown: dict[str, str]) -> di
     """Choose the words that each path is shown with: its last line if no other ends so, else all of them."""
     every = dict.fromkeys(path for path in paths if path)
     last = Counter(path[-1] for path in every)
-    texts = {
-        path: " ".join(shown[key] for key in (path if last[path[-1]] > 1 else path[-1:])) for path in every
-    }
-    cut = {path: cut_end(text, _SHOWN) for path, text in texts.items()}
+    texts = (" ".join(shown[key] for key in (path if last[path[-1]] > 1 else path[-1:])) for path in every)
+    cut = {path: cut_end(text, _SHOWN) for path, text in zip(every, texts, strict=True)}
     twice = Counter(cut.values())
     return {
         path: text if twice[text] == 1 else f"{at}. {text}" for at, (path, text) in enumerate(cut.items(), 1)

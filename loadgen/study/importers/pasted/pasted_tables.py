@@ -91,7 +91,7 @@ def read_tables(text: str, path: Path) -> TableRows:
     tables, left = list[tuple[Grid, Surroundings, dict[str, str]]](), list[str]()
     for (grid, place), own in zip(places, apart, strict=True):
         upright, out = turn_upright(grid)
-        left += _describe_statistics(path, out)
+        left += [f"{path}: {each}" for each in out]
         above, over, _ = tables[-1] if tables else (upright, None, own)
         is_same = over is not None and (over.subject, over.heading) == (place.subject, place.heading)
         if is_same and (joined := _join_parts(above, upright)) is not None:
@@ -111,12 +111,7 @@ def read_sheet(grid: Grid, path: Path) -> TableRows:
     """Read every row of a sheet that has figures, and lines on the others."""
     upright, out = turn_upright(grid)
     runs, without = _Table(upright, path).read_rows()
-    return runs, _describe_statistics(path, out) + without
-
-
-def _describe_statistics(path: Path, out: Sequence[str]) -> list[str]:
-    """Write a line on the rows and columns that are statistics of a table's others; [] without any."""
-    return [f"{path}: {list_first(out, _MOST_NAMED)}: statistics of other runs, left out"] if out else []
+    return runs, [f"{path}: {each}" for each in out] + without
 
 
 def _join_parts(above: Grid, below: Grid) -> Grid | None:
@@ -170,7 +165,7 @@ _KINDS: Mapping[str, Callable[[str], object]] = {
 
 
 def turn_upright(grid: Grid) -> tuple[Grid, list[str]]:
-    """Return a table with a row a run, and the names of rows and columns left out as statistics of others.
+    """Return a table with a row a run, and a line, if any, on rows or columns of statistics of others.
 
     It is turned if its first column has figures' titles, and the statistics of a run are joined.
     """
@@ -182,7 +177,9 @@ def turn_upright(grid: Grid) -> tuple[Grid, list[str]]:
         return replace(grid, titles=("", *grid.titles[1:])), []
     columns = read_columns(grid.titles, [row.cells for row in grid.rows])
     upright, out = _gather_ranks(grid if any(is_measured(each.key) for each in columns) else _turn(grid))
-    return upright, [repr(grid.titles[row.column - 1]) if row.column else f"line {row.line}" for row in out]
+    named = [repr(grid.titles[row.column - 1]) if row.column else f"line {row.line}" for row in out]
+    first = list_first(named, _MOST_NAMED)
+    return upright, [f"{first}: statistics of other runs, left out"] if named else []
 
 
 def _turn(grid: Grid) -> Grid:
@@ -417,13 +414,15 @@ class _Table:
         load, note = read_requested_load(facts, named), facts.get("note", "")
         published, formula = None, ""
         if (speed := self._find_ladder_speed(facts)) is not None:
-            published = _read_published().get((name, int(load.input_len or 0), stored, speed))
-            formula = facts.get(FORMULA, "") or self._choose_formula(published, load.input_len or 0)
-            load = self._make_ladder_load(load)
-            lengths = int(load.input_len or 0), int(load.output_len or 0)
+            length, answer = int(load.input_len or 0), load.output_len or self.output_length
+            published = _read_published().get((name, length, stored, speed))
+            otherwise = self.formula or (OUTPUT if length <= _SHORT else UNKNOWN)
+            formula = facts.get(FORMULA, "") or (published.formula if published is not None else otherwise)
+            load = replace(load, name=f"input {length}", output_len=answer, max_concurrency=1)
+            load = replace(load, asked_output_len=int(answer))
             own = {SPEED: float(read.pop(SPEED))}
             if formula in FORMULAS:
-                own["output_throughput"] = convert_speed(own[SPEED], formula, OUTPUT, *lengths)
+                own["output_throughput"] = convert_speed(own[SPEED], formula, OUTPUT, length, int(answer))
             values = {**row_figures.derive_figures(read, 1, facts), **own}
             remarks = [f"speed is {formula}", *filter(None, [note]), *remarks]
         else:
@@ -463,24 +462,6 @@ class _Table:
         if not {SPEED, "input_length"} <= self.keys or _SERVED & self.keys:
             return None
         return None if parse_whole(facts["input_length"]) is None else parse_decimal(facts[SPEED])
-
-    def _choose_formula(self, published: SpeedRow | None, length: float) -> str:
-        """Return the formula of a ladder's row: the published one's, else the page's; short ones agree."""
-        if published is not None:
-            return published.formula
-        return self.formula or (OUTPUT if length <= _SHORT else UNKNOWN)
-
-    def _make_ladder_load(self, load: Load) -> Load:
-        """Make the load of a ladder's row: one request at a time."""
-        length, answer = int(load.input_len or 0), load.output_len or self.output_length
-        return Load(
-            f"input {length}",
-            input_len=length,
-            output_len=answer,
-            asked_output_len=int(answer),
-            max_concurrency=1,
-            asked_input_len=length,
-        )
 
     def _count_bytes(self, amount: float | None) -> int | None:
         unit = next((column.unit for column in self.columns if column.key == "memory"), "")

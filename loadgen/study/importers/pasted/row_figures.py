@@ -341,10 +341,9 @@ def derive_figures(
 
 def _parse_acceptance(cell: str) -> dict[str, float]:
     """Parse an acceptance rate: the share of drafted tokens in percent, or tokens of a pass; else {}."""
-    text = numbers.read_number_text(cell.strip().rstrip("%")).replace(",", "")
-    if not re.fullmatch(r"\d{1,4}(?:\.\d{1,6})?", text):
+    if (number := numbers.parse_decimal(cell.strip().rstrip("%"))) is None:
         return {}
-    rate = float(text)
+    rate = float(number)
     if "%" not in cell and 1 < rate <= _MOST_ACCEPTED:
         return {"accept_length": rate}
     return {"spec_decode_acceptance_rate": rate * (100 if "%" not in cell and rate <= 1 else 1)}
