@@ -56,7 +56,8 @@ class Outline:
         is_name = title.name != "" and (line.is_heading or (title.exact and title.model != ""))
         kept = list[_Heading]()
         for own in self._open:
-            if own.level == line.level and own.is_name is is_name:
+            closes = own.is_name is is_name if own.level >= BOLD_LEVEL else is_name or not own.title.model
+            if own.level == line.level and closes:
                 break
             kept += [own] if own.level <= line.level else []
         self._open = [*kept, _Heading(line.level, name, title, is_name)]

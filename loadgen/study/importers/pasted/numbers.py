@@ -51,7 +51,7 @@ _MOST_DECIMALS = 6  # above which a figure is taken as exact
 _GROUPED = re.compile(rf"(?<=\d)[ {_SPACES}{_APOSTROPHES}](?=\d)")
 # A number by its decimal sign: the other sign groups digits by three.
 _FORMS = {
-    sign: re.compile(rf"([-+]?(?:\d+|[1-9]\d{{0,2}}(?:{group}\d{{3}})+))([{sign}]\d*)?([eE][-+]?\d+)?")
+    sign: re.compile(rf"([-+]?(?:\d*|[1-9]\d{{0,2}}(?:{group}\d{{3}})+))([{sign}]\d*)?([eE][-+]?\d+)?")
     for sign, group in ((".", ","), (",", r"\."))
 }
 
@@ -114,9 +114,9 @@ def parse_number(written: str, sign: str = "") -> float:
     if len({*forms.values()}) > 1 and not sign:
         raise UsageError(f"{written} is ambiguous: the sign in it may group digits or begin the decimals")
     text = forms.get(sign) or next(iter(forms.values()), "")
-    value = parsing.read_figure(float(text)) if text else None
+    value = parsing.read_figure(float(text))  # of "" ValueError, too
     if value is None:
-        raise ValueError(f"{written} is {'out of bounds' if text else 'not a number'}")
+        raise ValueError(f"{written} is out of bounds")
     return int(value) if "." not in text and float(value).is_integer() else value
 
 

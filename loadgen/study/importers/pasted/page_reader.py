@@ -121,9 +121,9 @@ def _lift_blocks(text: str) -> tuple[str, list[PastedBlock]]:
         if is_open:
             blocks[-1].lines, blocks[-1].closed = text[at:begin].split("\n"), kind == "rule"
             at, is_open = sign.end() if kind == "rule" else begin, False
-            if kind == "heading" and in_fence:
-                kept.append("\n```\n")  # what follows a block that is cut off is no code
-                in_fence = False
+            if kind in ("fence", "heading"):  # what follows a block that is cut off by a heading is no code
+                kept.append("\n```\n" if kind == "heading" and in_fence else "\n")
+                in_fence &= kind == "fence"
         if kind == "title":
             number, counted = number + text.count("\n", counted, begin), begin
             kept.append(f"{text[at:begin]}<!--\ue000{len(blocks)}\ue001-->")

@@ -416,14 +416,17 @@ class _Table:
         if (speed := self._find_ladder_speed(facts)) is not None:
             length, answer = int(load.input_len or 0), load.output_len or self.output_length
             published = _read_published().get((name, length, stored, speed))
-            otherwise = self.formula or (OUTPUT if length <= _SHORT else UNKNOWN)
-            formula = facts.get(FORMULA, "") or (published.formula if published is not None else otherwise)
+            formula = facts.get(FORMULA, "") or (published.formula if published is not None else self.formula)
+            formula = formula or (OUTPUT if length <= _SHORT else UNKNOWN)
+            formula = formula if formula in FORMULAS else UNKNOWN
             load = replace(load, name=f"input {length}", output_len=answer, max_concurrency=1)
             load = replace(load, asked_output_len=int(answer))
-            own = {SPEED: float(read.pop(SPEED))}
+            speeds = {SPEED: float(read.pop(SPEED))}
             if formula in FORMULAS:
-                own["output_throughput"] = convert_speed(own[SPEED], formula, OUTPUT, length, int(answer))
-            values = {**row_figures.derive_figures(read, 1, facts), **own}
+                speeds["output_throughput"] = convert_speed(
+                    speeds[SPEED], formula, OUTPUT, length, int(answer)
+                )
+            values = {**row_figures.derive_figures(read, 1, facts), **speeds}
             remarks = [f"speed is {formula}", *filter(None, [note]), *remarks]
         else:
             limit, lengths_read = load.max_concurrency, (load.input_len, load.output_len)
@@ -431,13 +434,12 @@ class _Table:
             remarks = [*filter(None, [note]), *remarks, *row_figures.list_remarks(read, values)]
         model = model and join_quantization(model, stored)
         name = join_quantization(name, stored)
-        gpu, count = facts.get("machine", ""), parse_whole(facts.get("gpu_num", ""))
-        engine = facts.get("engine", "") or self.engine
+        gpu, engine = facts.get("machine", ""), facts.get("engine", "")
+        count = parse_whole(facts.get("gpu_num", ""))
         if published is not None:
-            gpu, count, engine = published.gpu, published.gpu_num, published.backend
-            own_memory = published.gpu_memory
-            if memory is None and own_memory is not None:
-                memory = int(own_memory.amount * UNIT_BYTES[own_memory.unit])
+            gpu, engine, own = gpu or published.gpu, engine or published.backend, published.gpu_memory
+            count = published.gpu_num if count is None else count
+            memory = int(own.amount * UNIT_BYTES[own.unit]) if memory is None and own is not None else memory
         return Reported(
             name=name,
             model="" if speed is not None or model == name else model,
@@ -445,7 +447,7 @@ class _Table:
             load=load,
             source=f"{self.path}:{row.line}" + (f" column {row.column}" if row.column else ""),
             told_by=SPEEDS if SPEED in values else TABLE,
-            engine=engine,
+            engine=engine or self.engine,
             machine=name_machine(gpu, count),
             memory_bytes=memory,
             speed_formula=formula,
