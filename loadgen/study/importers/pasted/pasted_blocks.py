@@ -86,8 +86,8 @@ def parse_block(lines: Sequence[str], closed: bool = True) -> tuple[dict[str, An
     unknown, figures, remarks = list[str](), dict[str, Any](), list[str]()
     for line in lines:
         found = [*_split_figures(line)]
-        for key, *figure in found:
-            written.setdefault(key, (*figure,))
+        for key, label, text, row in found:
+            written.setdefault(key, (label, text, row))
         other = None if found else _UNKNOWN.match(line[:_LONGEST_LINE])
         if other is not None and not _PARTS.fullmatch(other[1]):
             unknown.append(" ".join(other[1].split()))

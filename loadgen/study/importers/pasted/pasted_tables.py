@@ -159,8 +159,8 @@ _KINDS: Mapping[str, Callable[[str], object]] = {
     "Model": lambda label: headings.parse_title(label).model,
     "Quantization": lambda label: headings.parse_title(label).quantization,
     "Engine": lambda label: label.lower().startswith(tuple(engine.lower() for engine in ENGINES)),
-    "GPU": machines.recognise_machine,
     "Load": lambda label: headings.find_concurrency(label) is not None,
+    "GPU": machines.recognise_machine,
 }
 
 
@@ -213,7 +213,7 @@ def _turn(grid: Grid) -> Grid:
 
 def _is_thing(label: str) -> bool:
     """Whether a column is headed by a model, its storage, a load, a count or a machine."""
-    kinds = (is_one(label) for kind, is_one in reversed(_KINDS.items()) if kind != "Engine")
+    kinds = (is_one(label) for kind, is_one in _KINDS.items() if kind != "Engine")
     return label.strip().isdecimal() or any(kinds)
 
 
