@@ -16,7 +16,6 @@ from loadgen.records.record import Record, Records
 from loadgen.transport.failure import Failure, FailureKind
 
 MS = 1_000_000
-SECOND_NS = 1_000_000_000
 
 
 def answer(
@@ -122,18 +121,6 @@ def test_nothing_sent_is_no_duration(records: list[Record]) -> None:
     run = measured(*records, goodput_limits={"e2el": 5.0})
     assert (run.duration_s, run.request_throughput_per_s, run.peak_concurrency) == (0.0, 0.0, 0)
     assert (run.goodput_per_s, run.slo_attainment) == (0.0, 0.0)
-
-
-def test_whole_answers_have_only_e2el_which_lasts_to_their_end() -> None:
-    run = measured(
-        answer(0, 1000, [], end_ns=1400 * MS, output_tokens=8),
-        answer(1, 1000, [600], end_ns=1600 * MS, output_tokens=8),
-        streamed=False,
-    )
-    assert (run.e2el.mean_ms, run.ttft.n, run.tpot.n, run.itl.n) == (500.0, 0, 0, 0)
-    assert (run.peak_output_throughput_per_s, run.total_output_tokens) == (None, 16)
-    whole = {"e2el", "client_queue_time", "e2el_including_client_queue", "e2el_per_token"}
-    assert (set(run.selectable), run.selectable_rates) == (whole, {})
 
 
 def test_latencies_from_the_intended_time_include_the_wait_before_sending() -> None:
@@ -244,19 +231,6 @@ def test_coalesced_messages_spread_over_the_wait_bound_the_p99_itl(
 ) -> None:
     rows = [answer(i, at_ms=at_ms, shared_reads=1) for i, at_ms in enumerate(answers)]
     assert measured(*rows).health.p99_gap_excess == pytest.approx(excess, abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("at_ms", "tokens", "per_s"),
-    [
-        pytest.param([0, 500, 999, 1000], [1, 1, 1, 1], 3.0, id="the window is half-open"),
-        pytest.param([1000, 1100, 1900, 2050], [1, 1, 1, 1], 3.0, id="across a whole second's boundary"),
-        pytest.param([0, 1500, 3000], [1, 7, 2], 7.0, id="a message counts as its tokens"),
-    ],
-)
-def test_peak_throughput_is_the_best_second(at_ms: list[int], tokens: list[int], per_s: float) -> None:
-    run = measured(answer(at_ms=at_ms, tokens=tokens, end_ns=9000 * MS))
-    assert run.peak_output_throughput_per_s == per_s
 
 
 def test_a_run_shorter_than_a_second_peaks_at_its_average() -> None:

@@ -80,22 +80,6 @@ def test_in_a_long_stream_too_of_which_few_messages_are_parsed(
     assert at(ROLE, *thinks, *says, END) == place
 
 
-@loop_over(
-    "name",
-    [
-        "vllm-0.32/chat_stream",
-        "vllm-0.32/completions_ids_stream",
-        "vllm-0.32/chat_nostream",
-        "sglang-0.5.23/generate_stream",
-        "sglang-0.5.23-skip-tokenizer/generate_stream",
-        "llama-cpp-python/chat_stream",
-    ],
-)
-def test_the_first_token_is_visible_in_a_stream_without_reasoning(name: str) -> None:
-    record = recorded.decode(name, recorded.reads(name))
-    assert record.visible_ns == (UNKNOWN if "nostream" in name else record.arrival_ns[0])
-
-
 def test_an_answer_that_failed_keeps_what_was_visible_of_it() -> None:
     reads = [HEAD, *map(recorded.chunk, [ROLE, THINKS, SAYS])]
     record = Decoder(DIALECTS["chat"], streamed=True).decode(recorded.capture(reads))

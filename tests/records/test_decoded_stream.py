@@ -153,23 +153,6 @@ def test_an_answer_that_was_cut_is_a_failure_that_says_how(name: str) -> None:
     assert recorded.decode("completions", [b"".join(events)], status=200).failure == failure
 
 
-GENERATED = {"text": "a", "meta_info": {"prompt_tokens": 5, "completion_tokens": 1}}
-
-
-@pytest.mark.parametrize(
-    ("events", "failure"),
-    [
-        ([data(GENERATED), DONE], Failure(K.TRUNCATED, CUT.detail.replace("2", "1"))),
-        ([data(GENERATED), DETAIL, DONE], DIED),
-        ([data(GENERATED), b"event: error\n" + DETAIL, DONE], DIED),
-        ([data(GENERATED), data({"error": None}), DONE], CUT),
-    ],
-)
-def test_the_same_holds_for_the_api_of_sglang(events: list[bytes], failure: Failure) -> None:
-    record = recorded.decode("generate", stream(*events))
-    assert (record.failure, record.tokens.tolist()) == (failure, [1])
-
-
 @loop_over("error", ["", 0, [], {}, {"message": " "}, {"code": 0, "message": ""}, {"type": ""}])
 def test_an_error_that_holds_nothing_beside_choices_is_none(error: object) -> None:
     choices = [{"text": "a"}], [{"text": "b"}], [{"text": "", "finish_reason": "length"}]

@@ -275,21 +275,6 @@ def test_the_lines_have_each_figure_that_there_is() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("visible", "reasoned", "line"),
-    [
-        (-1, 2, "TTFVT: none: no response is known to have text after its reasoning"),
-        (-1, 1, "per user: 100.0 tok/s"),
-        (0, 0, "per user: 100.0 tok/s"),
-    ],
-)
-def test_answers_that_all_end_within_their_reasoning_are_a_line(
-    visible: int, reasoned: int, line: str
-) -> None:
-    run = computed(*(answer(i, [100, 110], visible=visible) for i in range(2)))
-    assert next(run_lines.describe_more_figures(run, reasoned)).startswith(line)
-
-
 @loop_over(
     ("given", "name"),
     [

@@ -156,6 +156,21 @@ def test_a_line_that_cannot_be_made_costs_itself_alone(name: str, monkeypatch: p
     assert "verdict: " in text
 
 
+@loop_over(
+    ("window", "line"),
+    [
+        (None, []),
+        (observed(error="none"), []),
+        (observed(reset=True), []),
+        (observed(), ["server's counters agree with the client's"]),
+        (observed(generation_tokens=7), ["server's counters differ from the client's (generated tokens)"]),
+    ],
+)
+def test_the_servers_counters_agree_or_differ_in_one_line(window: Any, line: list[str]) -> None:
+    case = run(window=window)
+    assert list(run_lines.summarize_reconciled(Result(case.facts, case.records), UNUSED)) == line
+
+
 def test_what_answers_report_of_themselves_is_one_line() -> None:
     case = run(timed(), window=None)
     assert list(run_lines.summarize_reconciled(Result(case.facts, case.records), UNUSED)) == [

@@ -229,20 +229,6 @@ def test_parts_of_the_mean_are_the_server_s_means() -> None:
     assert table["HTTP, tokenizing"][2:5] == ["–", "1.50", "(2"]
 
 
-@pytest.mark.parametrize(
-    ("count", "means"),
-    [
-        (60, {"queue": 3.0, "prefill": 20.0}),  # of others' requests too, or not of all
-        (150, {"queue": 3.0, "prefill": 20.0}),
-        (100, {"queue": 30.0, "prefill": 200.0}),  # more than the client waited: not of these
-        (100, {"decode": 3.0}),
-        (100, {}),
-    ],
-)
-def test_means_of_other_requests_are_no_parts(count: int, means: dict[str, float]) -> None:
-    assert "mean of all" not in with_means(count, **means)
-
-
 def test_a_run_without_times_of_tokens_says_why_there_is_no_more() -> None:
     failed = made_runs.run(requests=12, failed=12, kind=FailureKind.CONNECT)
     assert page(failed).endswith("\nevery request failed: nothing was measured")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from itertools import permutations, product
 from typing import Any
@@ -102,20 +101,6 @@ def test_a_trace_that_took_longer_than_planned_is_doubted() -> None:
 )
 def test_a_trace_overloads_only_beyond_its_own_rise(case: RunEvidence, overloaded: bool) -> None:
     assert ("overload" in found(case)) is overloaded
-
-
-@pytest.mark.parametrize(
-    ("data", "rate_per_s"),
-    [
-        pytest.param(made_data.trace(7.5), 7.5, id="a trace"),
-        pytest.param(made_data.trace(0.0), math.inf, id="all at one time"),
-        pytest.param(made_data.data(), math.inf, id="a file without times"),
-    ],
-)
-def test_the_planned_rate_is_the_mean_of_a_trace(data: Any, rate_per_s: float) -> None:
-    facts = traced(open_loop(), data).facts
-    assert facts.planned_rate_per_s == rate_per_s
-    assert facts.block().request_rate_per_s == rate_per_s
 
 
 @loop_over(

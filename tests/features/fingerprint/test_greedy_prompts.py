@@ -164,24 +164,6 @@ def test_a_server_without_a_tokenizer_is_sent_ids_of_ours() -> None:
     assert neither.missing.endswith("token ids instead of text need --tokenizer")
 
 
-@loop_over(
-    ("reply", "failure"),
-    [
-        ([whole(b'{"error":{"message":"out of memory"}}', "500 Oops")], "http-status: 500: out of memory"),
-        ([whole(b"<html>", kind="text/html")], "empty: no events in the body: <html>"),
-        ([HEAD, chunk(token("a")), LAST],
-         "truncated: the stream ended without a finish reason or [DONE], after 1 messages"),
-        ([whole(b'{"choices"')], "not-streamed: one JSON body where a stream was requested"),
-    ],
-)  # fmt: skip
-def test_a_prompt_that_fails_is_an_answer_that_says_why(reply: list[bytes], failure: str) -> None:
-    with ScriptedServer(saying(*reply)) as server:
-        found = asked_of(server.base_url, TRANSFORMERS, TEXT, TOKENIZER)
-    assert len(found.answers) == COUNT
-    assert all(answer.failure.startswith(failure) for answer in found.answers)
-    assert not found.judged
-
-
 def test_a_server_that_is_gone_is_asked_once() -> None:
     found = asked_of(f"http://127.0.0.1:{closed_port()}", VLLM, {})
     assert (found.answers, found.missing[:24]) == ((), "the server is gone: conn")

@@ -10,7 +10,6 @@ import pytest
 
 from builders import made_cases as made
 from builders.loops import loop_over
-from builders.required import require
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts, Server
 from loadgen.facts.sensor_facts import SensorSummary
@@ -145,18 +144,6 @@ SERVER = Server(
     url="http://127.0.0.1:8000/v1/completions", engine="vLLM", model="m", model_root="Qwen/Qwen3-8B"
 )
 SENSED = SensorSummary(duration_s=1, period_s=1, samples=1, cpu_ms_per_sample=1, gpus=("GPU 0", "GPU 1"))
-
-
-def test_the_facts_say_what_ran_on_what() -> None:
-    facts = made.run(
-        server=SERVER,
-        environment={"gpu": "2 × NVIDIA L4", "memory": "251.5 GiB"},
-        checkpoint=Checkpoint(path="models/q", config_digest="", quantization="FP8"),
-        as_run=EngineConfig(quantization="fp8", kv_cache_dtype="fp8_e4m3", tensor_parallel=2),
-    ).facts
-    ceiling = require(find_ceiling(facts, Flags())[0])
-    assert (ceiling.model, ceiling.machine.key, ceiling.machine.devices) == ("Qwen/Qwen3-8B", "l4", 2)
-    assert ceiling.weights.kv_bytes_per_token == 36 * 2 * 8 * 128  # a byte each
 
 
 @pytest.mark.parametrize(

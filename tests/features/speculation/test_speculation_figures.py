@@ -179,19 +179,6 @@ def test_steps_are_the_messages_after_the_first() -> None:
     assert counts.least == 1
 
 
-def test_tpot_is_step_time_over_acceptance_length() -> None:
-    got = require(measure_speculation(run([[1, 2, 1, 3], [1, 4, 1, 1, 2]])))
-    assert got.acceptance_length is not None
-    assert got.step_ms is not None
-    assert (got.source, got.why) == ("messages", {})
-    # The ends cut nothing off: steps before them with room for 4 tokens have fewer than the last ones.
-    assert got.acceptance_length.mean == 14 / 7
-    assert got.step_ms.mean == pytest.approx(STEP_MS)
-    assert require(got.tpot_ms).mean == pytest.approx(got.step_ms.mean / got.acceptance_length.mean)
-    assert got.histogram == (2, 1, 0, 1)
-    assert got.by_position == (2 / 4, 1 / 4, 1 / 4)
-
-
 def test_a_server_not_known_to_speculate_has_no_part_and_a_length_of_1() -> None:
     plain = run([[1] * 5] * 3, as_run=None)
     assert measure_speculation(plain) is None
