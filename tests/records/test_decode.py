@@ -34,90 +34,73 @@ def stream(*events: bytes, end: bytes = b"0\r\n\r\n") -> list[bytes]:
 A, B, LAST = event("a"), event("b"), event("c", "length")
 USAGE = b"data: %b\n\n" % msgspec.json.encode({"choices": [], "usage": USED})
 NEVER = "without a finish reason or [DONE], after"
+ENDED = f"the connection ended inside the stream, {NEVER}"
 
 
 @loop_over(
-    ("data", "failure", "tokens"),
+    ("data", "kind", "detail", "tokens"),
     [
-        (stream(A, LAST, USAGE, DONE), None, [1, 1]),
-        (stream(A, LAST), None, [1, 1]),
-        (stream(A, B, USAGE, DONE), None, [1, 1]),
-        (
-            stream(A, B, DONE),
-            Failure(K.TRUNCATED, "[DONE] without a finish reason or usage, after 2 messages"),
-            [1, 1],
-        ),
-        (stream(A, LAST, USAGE, DONE, end=b""), None, [1, 1]),
-        (stream(A, LAST, USAGE, end=b""), None, [1, 1]),
-        (
-            stream(A, LAST, end=b""),
-            Failure(K.TRUNCATED, f"the connection ended inside the stream, {NEVER} 2 messages"),
-            [1, 1],
-        ),
-        (
-            stream(A, B, end=b""),
-            Failure(K.TRUNCATED, f"the connection ended inside the stream, {NEVER} 2 messages"),
-            [1, 1],
-        ),
-        (
-            stream(A, B[:-20], end=b""),
-            Failure(K.TRUNCATED, f"the connection ended inside the stream, {NEVER} 1 messages"),
-            [1],
-        ),
-        (stream(A, B), Failure(K.TRUNCATED, f"the stream ended {NEVER} 2 messages"), [1, 1]),
-        (
-            stream(end=b""),
-            Failure(K.TRUNCATED, f"the connection ended inside the stream, {NEVER} 0 messages"),
-            [],
-        ),
-        ([HEAD[:20]], Failure(K.TRUNCATED, "the connection ended before the response's head"), []),
-        ([], Failure(K.TRUNCATED, "the connection ended before the response's head"), []),
-        (stream(), Failure(K.EMPTY, "a complete stream of 0 messages without a token"), []),
-        (stream(DONE), Failure(K.EMPTY, "a complete stream of 0 messages without a token"), []),
-        (
-            stream(event("", "stop"), DONE),
-            Failure(K.EMPTY, "a complete stream of 1 messages without a token"),
-            [],
-        ),
+        (stream(A, LAST, USAGE, DONE), None, "", 2),
+        (stream(A, LAST), None, "", 2),
+        (stream(A, B, USAGE, DONE), None, "", 2),
+        (stream(A, B, DONE), K.TRUNCATED, "[DONE] without a finish reason or usage, after 2 messages", 2),
+        (stream(A, LAST, USAGE, DONE, end=b""), None, "", 2),
+        (stream(A, LAST, USAGE, end=b""), None, "", 2),
+        (stream(A, LAST, end=b""), K.TRUNCATED, f"{ENDED} 2 messages", 2),
+        (stream(A, B, end=b""), K.TRUNCATED, f"{ENDED} 2 messages", 2),
+        (stream(A, B[:-20], end=b""), K.TRUNCATED, f"{ENDED} 1 messages", 1),
+        (stream(A, B), K.TRUNCATED, f"the stream ended {NEVER} 2 messages", 2),
+        (stream(end=b""), K.TRUNCATED, f"{ENDED} 0 messages", 0),
+        ([HEAD[:20]], K.TRUNCATED, "the connection ended before the response's head", 0),
+        ([], K.TRUNCATED, "the connection ended before the response's head", 0),
+        (stream(), K.EMPTY, "a complete stream of 0 messages without a token", 0),
+        (stream(DONE), K.EMPTY, "a complete stream of 0 messages without a token", 0),
+        (stream(event("", "stop"), DONE), K.EMPTY, "a complete stream of 1 messages without a token", 0),
         (
             stream(USAGE, DONE),
-            Failure(K.EMPTY, "usage counts 2 tokens, but none of 1 messages can have carried one"),
-            [],
+            K.EMPTY,
+            "usage counts 2 tokens, but none of 1 messages can have carried one",
+            0,
         ),
         (
             stream(A, b'data: {"error":{"message":"out of\\nluck","code":500}}\n\n', B, LAST, DONE),
-            Failure(K.IN_BAND, "500: out of luck"),
-            [1],
+            K.IN_BAND,
+            "500: out of luck",
+            1,
         ),
         (
             stream(A, event("", "abort"), USAGE, DONE),
-            Failure(K.ABORTED, "finish_reason abort: the server stopped this request"),
-            [1, 1],
+            K.ABORTED,
+            "finish_reason abort: the server stopped this request",
+            2,
         ),
-        (fixed(b"502 Bad Gateway", b"<h1>\n502\n</h1>"), Failure(K.HTTP_STATUS, "502: <h1> 502 </h1>"), []),
-        (fixed(b"503 Busy", b""), Failure(K.HTTP_STATUS, "503"), []),
+        (fixed(b"502 Bad Gateway", b"<h1>\n502\n</h1>"), K.HTTP_STATUS, "502: <h1> 502 </h1>", 0),
+        (fixed(b"503 Busy", b""), K.HTTP_STATUS, "503", 0),
         (
             fixed(b"422 No", b'{"detail":[{"msg":"bad field"}]}'),
-            Failure(K.HTTP_STATUS, '422: [{"msg":"bad field"}]'),
-            [],
+            K.HTTP_STATUS,
+            '422: [{"msg":"bad field"}]',
+            0,
         ),
         (
             [b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 6\r\n\r\n<html>"],
-            Failure(K.EMPTY, "no events in a body of text/html"),
-            [],
+            K.EMPTY,
+            "no events in a body of text/html",
+            0,
         ),
-        (fixed(b"200 OK", b'{"error":{"message":"full","code":503}}'), Failure(K.IN_BAND, "503: full"), []),
+        (fixed(b"200 OK", b'{"error":{"message":"full","code":503}}'), K.IN_BAND, "503: full", 0),
         (
             fixed(b"200 OK", b'{"message":{"content":"a"},"done":false}\n{"done":true,"eval_count":1}\n'),
-            Failure(K.NOT_STREAMED, "JSON objects in lines, not server-sent events: is it another API?"),
-            [],
+            K.NOT_STREAMED,
+            "JSON objects in lines, not server-sent events: is it another API?",
+            0,
         ),
-        (fixed(b"200 OK", b"<html>"), Failure(K.EMPTY, "no events in the body: <html>"), []),
+        (fixed(b"200 OK", b"<html>"), K.EMPTY, "no events in the body: <html>", 0),
     ],
 )
-def test_how_a_stream_can_end(data: list[bytes], failure: Failure | None, tokens: list[int]) -> None:
+def test_how_a_stream_can_end(data: list[bytes], kind: FailureKind | None, detail: str, tokens: int) -> None:
     record = recorded.decode("completions", data)
-    assert (record.failure, record.tokens.tolist()) == (failure, tokens)
+    assert (record.failure, record.tokens.tolist()) == (kind and Failure(kind, detail), [1] * tokens)
 
 
 @loop_over(

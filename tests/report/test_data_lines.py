@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from builders import made_data
-from builders.loops import loop_over
+from builders.loops import loop_over_named
 from builders.made_cases import INPUT, changed, closed, observed, open_loop, run
 from loadgen.plan.planned_requests import DataFacts
 from loadgen.records.record import UNKNOWN
@@ -35,69 +33,61 @@ def of_trace(rate_per_s: float = 100.0, **schedule: Any) -> RunEvidence:
     return run(open_loop(), TRACE, data=data)
 
 
-@loop_over(
+@loop_over_named(
     ("facts", "prompts"),
-    [
-        pytest.param(
+    {
+        "ids, as ever": (
             {"prompt_format": "ids", "ids_source": "the tokenizer"},
             "ids, random token ids of exactly the planned length, from the tokenizer",
-            id="ids, as ever",
         ),
-        pytest.param(
+        "random text, as ever": (
             {"prompt_format": "text-vllm", "tokenizer": "DIR"},
             "text-vllm, text whose length depends on the server's tokenizer, made with the tokenizer DIR",
-            id="random text, as ever",
         ),
-        pytest.param(
+        "words": (
             {"prompt_format": "words", "data": DataFacts(text="common words")},
             "words, text of common words, as long as asked by the server's own count",
-            id="words",
         ),
-        pytest.param(
+        "a corpus": (
             {"prompt_format": "corpus", "data": DataFacts(text="book.txt"), "tokenizer": "DIR"},
             "corpus, text of book.txt, of exactly the planned length by the tokenizer DIR",
-            id="a corpus",
         ),
-        pytest.param(
+        "rows of a file": (
             {"prompt_format": "text", "data": made_data.data(skipped=SKIPPED, clipped=2, repeated=20)},
             "sharegpt, 320 of 640 rows of rows.jsonl (0123456789ab); left out 1,203 (fewer than 2 turns: "
             "1,200; longer than 2,048 tokens: 3); 2 clipped; 20 requests send a row again; as the file "
             "has them",
-            id="rows of a file",
         ),
-        pytest.param(
+        "a trace": (
             {"prompt_format": "ids", "ids_source": "V", "data": made_data.trace()},
             "trace, 320 of 640 rows of trace.jsonl (0123456789ab); ids, random token ids of exactly the "
             "planned length, from V",
-            id="a trace",
         ),
-        pytest.param(
+        "no file": (
             {
                 "prompt_format": "text",
                 "tokenizer": "DIR",
                 "data": DataFacts(kind="prefix_repetition", text="random tokens, decoded"),
             },
             "prefix_repetition; random tokens, decoded, lengths by the tokenizer DIR",
-            id="no file",
         ),
-        pytest.param(
+        "a trace's own repeats": (
             {"prompt_format": "ids", "ids_source": "V", "data": made_data.data("trace", repeated=7)},
             "trace, 320 of 640 rows of rows.jsonl (0123456789ab); 7 requests have an earlier prompt; ids, "
             "random token ids of exactly the planned length, from V",
-            id="a trace's own repeats",
         ),
-    ],
-)  # fmt: skip
+    },
+)
 def test_the_prompts_are_named_by_kind_and_file(facts: dict[str, Any], prompts: str) -> None:
     assert run_lines.describe_prompts(run(**facts).facts) == prompts
 
 
-@loop_over(
+@loop_over_named(
     ("case", "lines"),
-    [
-        pytest.param(run(), [], id="random, all alike"),
-        pytest.param(run(data=DataFacts(input=made_data.lengths())), [], id="planned, all alike"),
-        pytest.param(
+    {
+        "random, all alike": (run(), []),
+        "planned, all alike": (run(data=DataFacts(input=made_data.lengths())), []),
+        "a range ratio": (
             run(None, {"range_ratio": "0.2", "compat": "sglang"}, data=BOTH),
             [
                 "lengths: prompts 819 to 1,229 tokens, mean 1,023.4 sent (P50 1,023, P90 1,229, P99 1,229), "
@@ -105,51 +95,44 @@ def test_the_prompts_are_named_by_kind_and_file(facts: dict[str, Any], prompts: 
                 "1,023.4 sent (P50 1,023, P90 1,229, P99 1,229), uniform by --random-range-ratio 0.2 (compat "
                 "sglang)"
             ],
-            id="a range ratio",
         ),
-        pytest.param(
+        "a distribution": (
             run(None, {"input_dist": "normal:mean=1024,sd=100"}, data=DataFacts(input=SPREAD)),
             [
                 "lengths: prompts 819 to 1,229 tokens, mean 1,023.4 sent (P50 1,023, P90 1,229, P99 1,229), "
                 "by --input-dist normal:mean=1024,sd=100"
             ],
-            id="a distribution",
         ),
-        pytest.param(
+        "a file": (
             of_file(data=made_data.data(input=SPREAD)),
             [
                 "lengths: prompts 819 to 1,229 tokens, mean 1,023.4 sent (P50 1,023, P90 1,229, P99 1,229); "
                 "answers 11 tokens each"
             ],
-            id="a file",
         ),
-        pytest.param(
+        "lengths that only the server knows": (
             of_file(data=made_data.data("bodies", input=None, output=None)),
             ["lengths: prompts 100 tokens each, by the server's count; answers without a limit"],
-            id="lengths that only the server knows",
         ),
-        pytest.param(
+        "lengths that are not known": (
             run(changed(closed(), input_tokens=UNKNOWN), FILE, data=made_data.data(input=None, output=None)),
             ["lengths: prompts of unknown length; answers without a limit"],
-            id="lengths that are not known",
         ),
-        pytest.param(
+        "some without a limit": (
             of_file(data=made_data.data(output=made_data.lengths(11, 11, 11, known=300))),
             [
                 "lengths: prompts 100 tokens each; answers 11 tokens each; 20 of 320 requests without a "
                 "length of their own"
             ],
-            id="some without a limit",
         ),
-        pytest.param(
+        "words, by the server's count": (
             run(changed(closed(), 2, input_tokens=INPUT + 1), prompt_format="words"),
             [
                 "lengths: prompts 100.0 tokens asked on average, 100.5 by the server's count (+0.50 %; sd "
                 "0.5, 100 to 101)"
             ],
-            id="words, by the server's count",
         ),
-        pytest.param(
+        "words of many lengths": (
             run(
                 None,
                 {"range_ratio": "0.2"},
@@ -160,90 +143,78 @@ def test_the_prompts_are_named_by_kind_and_file(facts: dict[str, Any], prompts: 
                 "lengths: prompts 99.5 tokens asked on average (80 to 120, uniform by --random-range-ratio "
                 "0.2 (compat vllm)), 100.0 by the server's count (+0.50 %; sd 0.0, 100 to 100)"
             ],
-            id="words of many lengths",
         ),
-        pytest.param(
+        "words that no one counted": (
             run(changed(closed(), input_tokens=UNKNOWN), prompt_format="words"),
             ["lengths: prompts 100.0 tokens asked on average; the server counted none"],
-            id="words that no one counted",
         ),
-    ],
-)  # fmt: skip
+    },
+)
 def test_lengths_are_those_that_were_sent(case: RunEvidence, lines: list[str]) -> None:
     assert [line for line in run_lines.describe_data(result(case)) if line.startswith("lengths")] == lines
 
 
-@loop_over(
+@loop_over_named(
     ("case", "lines"),
-    [
-        pytest.param(run(), [], id="random prompts share nothing"),
-        pytest.param(
+    {
+        "random prompts share nothing": (run(), []),
+        "a shared prefix": (
             run(None, {"prefix_len": 100}, window=observed(prefix_hits=16000)),
             [
                 "reuse: 50.0 % of the prompt tokens expected (cache empty at first, without a limit); 50.0 % "
                 "cached by the server's counters (16,000 of 32,000)"
             ],
-            id="a shared prefix",
         ),
-        pytest.param(
+        "by usage and by counters": (
             run(changed(closed(), cached_tokens=40), FILE, data=made_data.data(reusable=0.412)),
             [
                 "reuse: 41.2 % of the prompt tokens expected (cache empty at first, without a limit); 40.0 % "
                 "cached by usage (12,800 of 32,000); 0.0 % cached by the server's counters (0 of 32,000)"
             ],
-            id="by usage and by counters",
         ),
-        pytest.param(
+        "not reported": (
             run(None, FILE, data=made_data.data(reusable=0.412), window=None),
             [
                 "reuse: 41.2 % of the prompt tokens expected (cache empty at first, without a limit); the "
                 "server reports no cached tokens"
             ],
-            id="not reported",
         ),
-        pytest.param(
+        "not known before": (
             run(changed(closed(), cached_tokens=25), FILE, data=made_data.data(), window=None),
             ["reuse: 25.0 % cached by usage (8,000 of 32,000)"],
-            id="not known before",
         ),
-        pytest.param(run(None, FILE, data=made_data.data()), [], id="neither"),
-    ],
+        "neither": (run(None, FILE, data=made_data.data()), []),
+    },
 )
 def test_expected_reuse_stands_next_to_the_cached(case: RunEvidence, lines: list[str]) -> None:
     assert [line for line in run_lines.describe_data(result(case)) if line.startswith("reuse")] == lines
 
 
-@loop_over(
+@loop_over_named(
     ("schedule", "line"),
-    [
-        pytest.param(
-            {}, "mooncake, the whole trace, 320 requests in 3.2 s; 100 requests/s on average", id="whole"
-        ),
-        pytest.param(
+    {
+        "whole": ({}, "mooncake, the whole trace, 320 requests in 3.2 s; 100 requests/s on average"),
+        "a window, faster": (
             {"start_s": 600.0, "end_s": 1200.0, "speed_up": 2.0, "idle_cap_s": 5.0, "idle_cut_s": 12.0},
             "mooncake, 600 s to 1,200 s of the trace, 320 requests in 3.2 s at 2 × its speed; 100 requests/s "
             "on average; 12.0 s cut out of gaps longer than 5 s",
-            id="a window, faster",
         ),
-        pytest.param(
+        "a grid": (
             {"start_s": 600.0, "grid_s": 3.0, "instants": 40},
             "mooncake, 600 s to its end of the trace, 320 requests in 3.2 s; 100 requests/s on average; 40 "
             "instants on a grid of 3 s, sent as bursts",
-            id="a grid",
         ),
-        pytest.param(
+        "a grid that is spread": (
             {"grid_s": 3.0, "instants": 40, "spread": True},
             "mooncake, the whole trace, 320 requests in 3.2 s; 100 requests/s on average; 40 instants on a "
             "grid of 3 s, spread over it",
-            id="a grid that is spread",
         ),
-        pytest.param(
+        "one instant": (
             {"rate_per_s": 0.0},
             "mooncake, the whole trace, 320 requests in 0.0 s; all at one time",
-            id="one instant",
         ),
-    ],
-)  # fmt: skip
+    },
+)
 def test_a_traces_times_are_one_line(schedule: dict[str, Any], line: str) -> None:
     found = list(run_lines.describe_data(result(of_trace(**schedule))))
     assert found[-1] == f"schedule: {line}"

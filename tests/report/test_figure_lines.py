@@ -56,6 +56,17 @@ def test_a_percentile_has_its_bound_from_enough_samples_on(
 
 
 @pytest.mark.parametrize(
+    ("workload", "lines"),
+    [
+        ({"metric_percentiles": "90,50"}, [f"P90 {_TTFT}, {_TPOT}"]),
+        ({"metric_percentiles": "90", "percentile_metrics": "itl"}, []),
+    ],
+)
+def test_the_short_report_has_the_highest_percentile(workload: dict[str, Any], lines: list[str]) -> None:
+    assert list(run_lines.describe_highest(result(320, workload), None)) == lines
+
+
+@pytest.mark.parametrize(
     ("slo", "line"),
     [
         ("ttft p90 < 50ms", "ttft p90 < 50 ms: meets, 50.00 ms (≤ 50.00 at 99 %), 0 of 320 above"),

@@ -128,6 +128,27 @@ def test_our_own_part_holds_every_figure_and_what_the_caller_adds() -> None:
     assert ours["metrics"]["health"]["messages"] == 2048
 
 
+@loop_over(
+    ("facts", "per_request"),
+    [
+        ({}, None),
+        ({"request_id_prefix": "p-"}, None),
+        ({"detailed": True}, {"success": [True, False], "request_ids": None}),
+        (
+            {"detailed": True, "request_id_prefix": "p-"},
+            {"success": [True, False], "request_ids": ["p-0", "p-3"]},
+        ),
+        ({"detailed": True, "request_id_prefix": ""}, {"success": [True, False], "request_ids": ["0", "3"]}),
+    ],
+)
+def test_with_detail_our_part_says_which_requests_succeeded_and_their_ids(
+    facts: dict[str, Any], per_request: object
+) -> None:
+    cut = Record(index=3, slot=0, intended_ns=1, sent_ns=1, end_ns=5, failure=Failure(FailureKind.TRUNCATED))
+    ours = result_of(Records.from_records([one(), cut]), **facts)["loadgen"]
+    assert ours.get("per_request") == per_request
+
+
 def test_a_fact_that_is_no_number_is_written_as_a_word_that_reads_back() -> None:
     odd = Client(transport="wire", cpu_s=math.nan, wall_s=math.inf, clock_step_ms=-math.inf)
     ours = result_of(Records.from_records([one()]), client=odd)["loadgen"]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from builders.made_records import make_record
 from builders.made_runs import keep
 from loadgen import cli
@@ -70,18 +70,16 @@ def saved(directory: Path, of: Result) -> str:
     return text
 
 
-@loop_over(
+@loop_over_named(
     "of",
-    [
-        pytest.param(made(), id="plain"),
-        pytest.param(made(keys={"request_rate": 2.5, "burstiness": "inf"}), id="a rate"),
-        pytest.param(made(keys={"max_concurrency": None}), id="no limit"),
-        pytest.param(made(keys={"stream": False, "goodput": ()}), id="whole answers"),
-        pytest.param(made(cut_short="stopped by Ctrl-C", interrupted=True, requests=9), id="interrupted"),
-        pytest.param(
-            made(keys={"percentile_metrics": "ttft,e2el", "metric_percentiles": "50,99.9"}), id="asked"
-        ),
-    ],
+    {
+        "plain": made(),
+        "a rate": made(keys={"request_rate": 2.5, "burstiness": "inf"}),
+        "no limit": made(keys={"max_concurrency": None}),
+        "whole answers": made(keys={"stream": False, "goodput": ()}),
+        "interrupted": made(cut_short="stopped by Ctrl-C", interrupted=True, requests=9),
+        "asked": made(keys={"percentile_metrics": "ttft,e2el", "metric_percentiles": "50,99.9"}),
+    },
 )
 def test_a_report_is_made_again_from_the_files_alone(
     of: Result, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -14,6 +14,7 @@ from loadgen.features.attribution.attribution import ROWS, attribute, attribute_
 from loadgen.features.attribution.attribution_section import COLUMNS
 from loadgen.plan import profile
 from loadgen.records.record import NO_CAUSE, PATH, RETRANSMISSION, Record, Records
+from loadgen.report import request_rows
 from loadgen.server.server_counters import ServerSample, ServerWindow
 
 
@@ -154,3 +155,14 @@ def test_each_part_is_a_column_of_what_it_can_be_of() -> None:
         "tail_read_lag tail_retransmission tail_reordering tail_path_delay tail_decode_step tail_slow_step "
         "tail_preemption tail_others_prefill tail_unknown"
     )
+
+
+def test_columns_sum_to_the_waits_of_a_run_and_a_failure_has_none() -> None:
+    run = made_runs.run(requests=60, failed=4)
+    arrays, found = request_rows.list_arrays(run), run.derive(attribute_run)
+    for kind, rows in (("ttft", found.ttft), ("tail", found.gaps)):
+        each = np.stack(
+            [values for name, values in arrays.items() if name.startswith(f"{kind}_") and name != "ttft_ns"]
+        )
+        assert int(each[:, run.records.ok].clip(0).sum()) == int(rows.whole_ns.sum())
+        assert bool((each[:, ~run.records.ok] == -1).all())

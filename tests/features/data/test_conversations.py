@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from builders.data_files import jsonl, planned
+from builders.required import require
 
 TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {}}}]
 CALL = {"id": "bash:0", "type": "function", "function": {"name": "bash", "arguments": '{"a": 1}'}}
@@ -99,6 +100,22 @@ def rows(**more: Any) -> list[dict[str, Any]]:
         {"conversation_id": "a", "turn": 3, "role": "tool", "tool_results": [RESULT], "temperature": 0.1},
         {"conversation_id": "a", "turn": 4, "role": "assistant", "content": "done"},
     ]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_a_clients_turn_is_sent_with_all_that_it_has(tmp_path: Path, length: str) -> None:
+    path = jsonl(tmp_path, rows(**{length: 1024}))
+    made = planned(path, backend="openai-chat")
+    first = made.payload(0)
+    messages = first.pop("messages")
+    assert first == {
+        **OF_THE_REQUEST,
+        "max_completion_tokens": 1024,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    assert messages == [{"role": "system", "content": "be kind"}, OF_THE_MESSAGE]
+    assert require(made.turns).delays_ns.tolist() == [500_000_000, 0]
 
 
 def test_calls_reasoning_and_results_are_sent_back_as_they_were(tmp_path: Path) -> None:
