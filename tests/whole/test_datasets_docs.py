@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,9 +62,7 @@ def test_every_command_of_the_page_runs_and_prints_what_is_shown(
 
 
 def test_the_documented_hash_makes_the_blocks_that_are_sent() -> None:
-    (source,) = (block for language, block, _ in _FENCED.findall(PAGES["traces"]) if language == "python")
-    page: dict[str, object] = {}
-    exec(source, page)
+    page = runpy.run_path(str(ROOT / "docs" / "examples" / "trace_blocks.py"))
     block = page["block"]
     assert callable(block)
     allowed = np.arange(1000, 5000)
