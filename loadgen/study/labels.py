@@ -158,12 +158,7 @@ def is_label(title: str, cells: Sequence[str]) -> bool:
 
     Empty cells do not count, and without others there is no label; a secret is none.
     """
-    return _is_measured_column(title, cells) is False
-
-
-def is_figure(title: str, cells: Sequence[str]) -> bool:
-    """Whether at least half of what stands under a title was measured."""
-    return _is_measured_column(title, cells) is True
+    return is_measured(title, cells) is False
 
 
 def counts_runs(title: str, cells: Sequence[str]) -> bool:
@@ -175,7 +170,7 @@ def counts_runs(title: str, cells: Sequence[str]) -> bool:
     return len({*cells}) > 1 and all(each)
 
 
-def _is_measured_column(title: str, cells: Sequence[str]) -> bool | None:
+def is_measured(title: str, cells: Sequence[str]) -> bool | None:
     """Whether at least half of the cells were measured; None of a secret, and where all are of their run."""
     words, every = _split_words(title), [cell.strip() for cell in cells if cell.strip()]
     if secrecy.is_secret(title) or all(_is_of_its_run(words, cell) or not strip_run(cell) for cell in every):

@@ -12,6 +12,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
+from loadgen.base.parsing import read_figure
 from loadgen.base.text import cut_end, list_first
 from loadgen.features.roofline import machines
 from loadgen.report.load_identity import Load
@@ -342,8 +343,9 @@ class _Table:
         numbered = any(labels.counts_runs(title, own) for _, title, own in columns)
         loads = self.keys & {"max_concurrency", "load", "test", RATE}
         for at, (column, title, own) in enumerate(columns):
-            is_label, is_figure = labels.is_label(title, own), labels.is_figure(title, own)
-            if not column.key and (is_figure or is_label):
+            is_figure = labels.is_measured(title, own)
+            is_label = is_figure is False
+            if not column.key and is_figure is not None:
                 filled = [cell for cell in own if cell.strip()]
                 numeric = sum(numbers.parse_cell(cell) is not None for cell in filled)
                 left += [repr(title)] if is_figure or 2 * numeric >= len(filled) else []
@@ -403,7 +405,7 @@ class _Table:
     def _make_run(self, row: Row, facts: Mapping[str, str]) -> Reported | None:
         """Make the run of a row; None if no latency, throughput or speed of it can be read."""
         read, remarks = self._read_figures(row)
-        memory = self._count_bytes(read.pop("memory", None))
+        memory = int(read_figure(read.pop("memory", None)) or 0) or None
         if not any(map(is_measured, read)):
             return None
         title = headings.parse_title(facts["model"]) if facts.get("model") else None
@@ -413,7 +415,10 @@ class _Table:
         stored = "-".join(facts.get("quantization", "").strip("-").split())  # INT4 GPTQ
         load, note = read_requested_load(facts, named), facts.get("note", "")
         published, formula = None, ""
-        if (speed := self._find_ladder_speed(facts)) is not None:
+        # A ladder's row: it has a whole length, and no column of what a load of several requests has.
+        is_ladder = {SPEED, "input_length"} <= self.keys and not _SERVED & self.keys
+        speed = parse_decimal(facts[SPEED]) if is_ladder and parse_whole(facts["input_length"]) else None
+        if speed is not None:
             length, answer = int(load.input_len or 0), load.output_len or self.output_length
             published = _read_published().get((name, length, stored, speed))
             formula = facts.get(FORMULA, "") or (published.formula if published is not None else self.formula)
@@ -455,20 +460,6 @@ class _Table:
             remarks=(*remarks, *self.not_read),
             unread=self._read_labels(row, facts),
         )
-
-    def _find_ladder_speed(self, facts: Mapping[str, str]) -> Decimal | None:
-        """Return the speed of a ladder's row; None of any other.
-
-        It has a whole length, a speed above 0, and no column of what a load of several requests has.
-        """
-        if not {SPEED, "input_length"} <= self.keys or _SERVED & self.keys:
-            return None
-        return None if parse_whole(facts["input_length"]) is None else parse_decimal(facts[SPEED])
-
-    def _count_bytes(self, amount: float | None) -> int | None:
-        unit = next((column.unit for column in self.columns if column.key == "memory"), "")
-        unit = unit.upper().replace("I", "")
-        return int(amount * UNIT_BYTES[unit]) if amount and unit in UNIT_BYTES else None
 
 
 @cache

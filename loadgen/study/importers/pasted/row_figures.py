@@ -28,7 +28,7 @@ from loadgen.study.importers.pasted.numbers import (
     parse_cell,
     translate_title,
 )
-from loadgen.study.speed.speed_rows import FORMULAS, OUTPUT, TOTAL, convert_speed
+from loadgen.study.speed.speed_rows import FORMULAS, OUTPUT, TOTAL, UNIT_BYTES, convert_speed
 
 WHOLE_THROUGHPUT = "total_token_throughput"
 SPEED = "speed_tok_s"
@@ -121,8 +121,7 @@ class TableColumn(msgspec.Struct, frozen=True):
     """The content of a column: a fact or a figure by its key; "" of an unknown one."""
 
     key: str
-    unit: str = ""  # of memory
-    times: float = 1.0  # what its numbers are multiplied with
+    times: float = 1.0  # what its numbers are multiplied with; 0 of memory in an unknown unit
     title: str = ""
     bare: bool = True  # whether a number without a unit of its own is in the title's
 
@@ -160,7 +159,7 @@ def read_column(title: str, cells: Sequence[str] = ()) -> TableColumn:
     found = _parse_title(_KILO.sub("", plain))
     if _KILO.search(plain) is not None:
         found = replace(found, times=1e3 * found.times)
-    if not found.key or (found.key == "memory" and not found.unit):
+    if not found.key or not found.times:
         parts = [part for cell in cells if (part := parse_cell(cell)) is not None and part.unit]
         kinds, own = {part.kind for part in parts}, {part.unit.lower() for part in parts}
         if len(kinds) == 1:
@@ -184,7 +183,8 @@ def _parse_title(title: str) -> TableColumn:
     for pattern, key in _FACTS:
         is_fact = (not rated or key == RATE) and not (key in (ACCEPTED, FAILED) and "%" in plain)
         if is_fact and re.fullmatch(pattern, before):
-            return TableColumn(key, unit if key == "memory" else "")
+            size = UNIT_BYTES.get(unit.upper().replace("I", ""), 0)
+            return TableColumn(key, times=size if key == "memory" else 1.0)
     rate, _, shared = base.rpartition(" ")
     if not unit and shared in _SHARED and _TOKENS_PER_S.fullmatch(rate):
         return TableColumn(_SHARED[shared])
