@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Container, Iterable, Iterator, Sequence
-from itertools import takewhile
+from collections import deque
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -69,91 +69,38 @@ class RecordedCalls:
         self.pauses_ns.append(pause_ns)
 
 
-class _EndedCalls:
-    """The calls that have ended, by agent: what a call that begins now waits for.
+class _Frontiers:
+    """The ended calls that no other ended one waited for: of each agent alone, and of it with those below it.
 
-    A call is redundant where the new one also waits for a call of its agent, or of one above it, that began
-    after its end, or for any of a sub-agent that was started after its end. The latest such begin decides,
-    and what ended before a redundant call is redundant, too.
+    What waits for one of them waits for all that it replaced.
     """
 
-    def __init__(
-        self,
-        begins_ns: Sequence[int],
-        ends_ns: Sequence[int],
-        parents: Sequence[int],
-        callers: Container[int],
-    ) -> None:
-        self._begins_ns, self._ends_ns, self._parents = begins_ns, ends_ns, parents
-        self._callers = callers  # the agents that make calls themselves
-        agents = len(parents)
-        self._own: list[list[int]] = [[] for _ in range(agents)]  # by their ends
-        self._latest_own = [_NONE] * agents
-        self._last = [_NONE] * agents  # of its subtree, by its end
-        self._children: list[dict[int, None]] = [{} for _ in range(agents)]  # by the ends of their last calls
-        self._firsts = [_NONE] * agents  # of its subtree, ended or not
-        self._latest_start = [_NONE] * agents  # the latest first call of a child of which any has ended
-        self._started_by: list[list[int]] = [[] for _ in range(agents)]
-        self._listed: dict[int, tuple[int, list[int]]] = {}  # as `_list_own` returned it, by the ended calls
+    def __init__(self, parents: Sequence[int]) -> None:
+        self._parents = parents
+        self._own: list[deque[int]] = [deque() for _ in parents]  # by their ends
+        self._below: list[dict[int, None]] = [{} for _ in parents]
+        self._listed: dict[tuple[int, bool], list[int]] = {}  # until a call ends: many wait for one
 
-    def begin(self, call: int, agent: int) -> None:
-        """Note what started the agent of a call that begins, and each agent above it, unless known."""
-        path = []
-        while agent != _NONE and self._firsts[agent] == _NONE:
-            path.append(agent)
-            agent = self._parents[agent]
-        for each in reversed(path):
-            self._firsts[each], parent = call, self._parents[each]
-            if parent in self._callers:
-                self._started_by[each] = self._list_own(parent) or self._started_by[parent]
-            elif parent != _NONE:
-                self._started_by[each] = self.list_before(parent)
-
-    def _list_own(self, agent: int) -> list[int]:
-        """List an agent's own calls that are not redundant, ascending: the same list until one more ends."""
-        ended = len(self._own[agent])
-        if self._listed.get(agent, (_NONE, []))[0] != ended:
-            needed = self._list_needed(agent, self._latest_own[agent])
-            self._listed[agent] = ended, sorted(needed)
-        return self._listed[agent][1]
-
-    def add(self, call: int, agent: int) -> None:
-        """Add a call that ended, in the order of ends, to its agent and to all agents above it."""
-        self._own[agent].append(call)
-        self._latest_own[agent] = max(self._latest_own[agent], call)
-        child = _NONE
+    def end(self, call: int, agent: int, begin_ns: int, ends_ns: Sequence[int], before: list[int]) -> None:
+        """Add a call that ended, in the order of ends, with what it waited for."""
+        own = self._own[agent]
+        while own and own[0] < call and ends_ns[own[0]] <= begin_ns:
+            own.popleft()
+        own.append(call)
         while agent != _NONE:
-            self._last[agent] = call
-            if child != _NONE:
-                self._latest_start[agent] = max(self._latest_start[agent], self._firsts[child])
-                self._children[agent].pop(child, None)
-                self._children[agent][child] = None
-            child, agent = agent, self._parents[agent]
+            below = self._below[agent]
+            for earlier in before:
+                below.pop(earlier, None)
+            below[call] = None
+            self._listed.pop((agent, True), None)
+            self._listed.pop((agent, False), None)
+            agent = self._parents[agent]
 
-    def list_before(self, agent: int) -> list[int]:
-        """List, ascending, what a call of this agent waits for if it begins now, no redundant ones."""
-        if self._last[agent] == _NONE:
-            return self._started_by[agent]
-        found: list[int] = []
-        subtrees = [(agent, _NONE)]  # and the latest call of an agent above each
-        while subtrees:
-            each, bound = subtrees.pop()
-            bound = max(bound, self._latest_own[each])
-            started = max(bound, self._latest_start[each])
-            found += self._list_needed(each, started)
-            bound = bound if each in self._callers else started
-            for child in reversed(self._children[each]):
-                if self._is_redundant(self._last[child], bound):
-                    break
-                subtrees.append((child, bound))
-        return sorted(found)
-
-    def _list_needed(self, agent: int, latest: int) -> Iterator[int]:
-        return takewhile(lambda call: not self._is_redundant(call, latest), reversed(self._own[agent]))
-
-    def _is_redundant(self, call: int, later: int) -> bool:
-        """Whether `call` ended before `later`, a call after it in order, began; False for _NONE."""
-        return later > call and self._ends_ns[call] <= self._begins_ns[later]
+    def list_calls(self, agent: int, alone: bool) -> list[int]:
+        """List an agent's frontier, ascending: of it alone, or with the agents below it."""
+        if (agent, alone) not in self._listed:
+            self._listed[agent, alone] = sorted(self._own[agent] if alone else self._below[agent])
+        return self._listed[agent, alone]
 
 
 def find_order(
@@ -165,16 +112,24 @@ def find_order(
     second waited for the first. The work is that of sorting the ends, and of what is found. Raises UsageError
     where that is more than MOST_WAITS.
     """
-    ended = _EndedCalls(begins_ns, ends_ns, parents, set(agents))
+    frontiers, callers = _Frontiers(parents), set(agents)
+    started_by: dict[int, list[int]] = {_NONE: []}  # of each agent that has begun
     running: list[tuple[int, int]] = []  # a heap
     order: list[list[int]] = []
     waits = 0
     for call, (begin_ns, end_ns, agent) in enumerate(zip(begins_ns, ends_ns, agents, strict=True)):
         while running and running[0][0] <= begin_ns:
             _, over = heapq.heappop(running)
-            ended.add(over, agents[over])
-        ended.begin(call, agent)
-        order.append(ended.list_before(agent))
+            frontiers.end(over, agents[over], begins_ns[over], ends_ns, order[over])
+        begun, path = agent, list[int]()
+        while begun not in started_by:
+            path.append(begun)
+            begun = parents[begun]
+        for each in reversed(path):
+            parent = parents[each]
+            found = [] if parent == _NONE else frontiers.list_calls(parent, parent in callers)
+            started_by[each] = found or started_by[parent]
+        order.append(frontiers.list_calls(agent, False) or started_by[agent])
         waits += len(order[-1])
         if waits > MOST_WAITS:
             raise _refuse_waits("one session")
