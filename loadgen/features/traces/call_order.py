@@ -13,14 +13,14 @@ calls below it that had ended.
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import count
 
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base.arrays import Int64
+from loadgen.base.arrays import Float64, Int64
 from loadgen.base.errors import UsageError
 from loadgen.base.text import clean_line
 from loadgen.plan.planned_requests import Waits, make_waits
@@ -105,22 +105,25 @@ class _Frontiers:
 
 def find_order(
     begins_ns: Sequence[int], ends_ns: Sequence[int], agents: Sequence[int], parents: Sequence[int]
-) -> list[list[int]]:
-    """Find the calls that each call of a session waited for, as indices below its own, ascending.
+) -> tuple[list[list[int]], list[int]]:
+    """Find what each call of a session waited for, as ascending indices below its own, and each one's lane.
 
     Calls are in the order of their begins, from 0 ns up. Of two that began at once, and have no duration, the
-    second waited for the first. The work is that of sorting the ends, and of what is found. Raises UsageError
-    where that is more than MOST_WAITS.
+    second waited for the first. A lane is that of the call of its agent that ended last before it, else a new
+    one, numbered from 0. The work is that of sorting the ends, and of what is found. Raises UsageError where
+    that is more than MOST_WAITS.
     """
     frontiers, callers = _Frontiers(parents), set(agents)
     started_by: dict[int, list[int]] = {_NONE: []}  # of each agent that has begun
     running: list[tuple[int, int]] = []  # a heap
-    order: list[list[int]] = []
-    waits = 0
+    order, lanes = list[list[int]](), list[int]()
+    free: list[list[int]] = [[] for _ in parents]  # lanes of each agent, by their ends
+    waits, new_lanes = 0, count()
     for call, (begin_ns, end_ns, agent) in enumerate(zip(begins_ns, ends_ns, agents, strict=True)):
         while running and running[0][0] <= begin_ns:
             _, over = heapq.heappop(running)
             frontiers.end(over, agents[over], begins_ns[over], ends_ns, order[over])
+            free[agents[over]].append(lanes[over])
         begun, path = agent, list[int]()
         while begun not in started_by:
             path.append(begun)
@@ -133,8 +136,9 @@ def find_order(
         waits += len(order[-1])
         if waits > MOST_WAITS:
             raise _refuse_waits("one session")
+        lanes.append(free[agent].pop() if free[agent] else next(new_lanes))
         heapq.heappush(running, (end_ns, call))
-    return order
+    return order, lanes
 
 
 def _refuse_waits(owner: str) -> UsageError:
@@ -142,29 +146,6 @@ def _refuse_waits(owner: str) -> UsageError:
         f"--trace: calls of {owner} wait for more than {MOST_WAITS:,} others together, as where many agents "
         "begin after many calls that ran at once: take fewer sessions"
     )
-
-
-def assign_lanes(begins_ns: Sequence[int], ends_ns: Sequence[int], agents: Sequence[int]) -> list[int]:
-    """Assign each call a lane of its agent: that of the call that ended last before it, else a new one.
-
-    Lanes are numbered in the order of their first calls, so that the first call is of lane 0. Calls of one
-    lane waited for one another, directly or not.
-    """
-    free: dict[int, list[tuple[int, int]]] = {}  # lanes of each agent, by their ends
-    running: list[tuple[int, int, int, int]] = []
-    lanes: list[int] = []
-    count = 0
-    for call, (begin_ns, end_ns, agent) in enumerate(zip(begins_ns, ends_ns, agents, strict=True)):
-        while running and running[0][0] <= begin_ns:
-            ended_ns, _, lane, of = heapq.heappop(running)
-            free.setdefault(of, []).append((ended_ns, lane))
-        if free.get(agent):
-            _, lane = free[agent].pop()
-        else:
-            lane, count = count, count + 1
-        lanes.append(lane)
-        heapq.heappush(running, (end_ns, call, lane, agent))
-    return lanes
 
 
 class SessionTrees:
@@ -197,8 +178,8 @@ class SessionTrees:
         first, depths = len(self._before), [0]
         for parent in calls.parents[1:]:  # each was added before its agents
             depths.append(depths[parent] + 1)
-        worked = {agent: join_spans(spans_ns) for agent, spans_ns in calls.tools_ns.items()}
-        order = find_order(calls.begins_ns, ends_ns, calls.agents, calls.parents)
+        worked = {agent: _sum_spans(spans_ns) for agent, spans_ns in calls.tools_ns.items()}
+        order, lanes = find_order(calls.begins_ns, ends_ns, calls.agents, calls.parents)
         self._waits += sum(map(len, order))
         if self._waits > MOST_WAITS:
             raise _refuse_waits("all sessions")
@@ -211,15 +192,15 @@ class SessionTrees:
             since_ns = max((calls.ends_ns[earlier] for earlier in before), default=calls.begins_ns[0])
             if delay_ns == UNKNOWN_NS or [calls.agents[earlier] for earlier in before] != [agent]:
                 delay_ns = max(0, calls.begins_ns[i] - since_ns)
-            begun_ns, until_ns = (
-                _measure_until_ns(worked.get(agent, []), at_ns) for at_ns in (since_ns, calls.begins_ns[i])
-            )
+            tools_ns = 0
+            if agent in worked:
+                since, until = np.interp((since_ns, calls.begins_ns[i]), *worked[agent])
+                tools_ns = max(round(until - since), 0)
             self._delays_ns.append(delay_ns)
-            self._tools_ns.append(min(max(until_ns - begun_ns, 0), delay_ns))
+            self._tools_ns.append(min(tools_ns, delay_ns))
             self._depths.append(depths[agent])
             self._roles.append(self._names.setdefault(calls.roles[agent], len(self._names)))
         self._has_tools = self._has_tools or bool(calls.tools_ns)
-        lanes = assign_lanes(calls.begins_ns, ends_ns, calls.agents)
         self._lanes += lanes
         return lanes
 
@@ -244,22 +225,11 @@ def reorder_waits(waits: Waits, order: Int64) -> Waits:
     return replace(chosen, before=places[chosen.before])
 
 
-def join_spans(spans_ns: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """Merge spans that overlap to sorted (begin, end, length of all spans before it), in ns."""
-    joined: list[tuple[int, int, int]] = []
-    for begin_ns, end_ns in sorted(spans_ns):
-        first_ns, last_ns, before_ns = joined[-1] if joined else (begin_ns, begin_ns, 0)
-        if joined and begin_ns <= last_ns:
-            joined[-1] = first_ns, max(last_ns, end_ns), before_ns
-        else:
-            joined.append((begin_ns, end_ns, before_ns + last_ns - first_ns))
-    return joined
-
-
-def _measure_until_ns(joined: list[tuple[int, int, int]], at_ns: int) -> int:
-    """Measure how much of the time up to an instant lies in joined spans."""
-    begun = bisect_left(joined, (at_ns,))
-    if not begun:
-        return 0
-    begin_ns, end_ns, before_ns = joined[begun - 1]
-    return before_ns + min(end_ns, at_ns) - begin_ns
+def _sum_spans(spans_ns: Iterable[tuple[int, int]]) -> tuple[Float64, Float64]:
+    """Return instants from 0 on, and how many ns of spans lie before each: a straight line between two."""
+    instants_ns, sums_ns = [0], [0]
+    for span_ns in sorted(spans_ns):
+        begin_ns, end_ns = (max(at_ns, instants_ns[-1]) for at_ns in span_ns)
+        instants_ns += [begin_ns, end_ns]
+        sums_ns += [sums_ns[-1], sums_ns[-1] + end_ns - begin_ns]
+    return np.array(instants_ns, np.float64), np.array(sums_ns, np.float64)

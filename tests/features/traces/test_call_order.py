@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from builders.required import require
 from loadgen.base.errors import UsageError
-from loadgen.features.traces.call_order import RecordedCalls, SessionTrees, assign_lanes, find_order
+from loadgen.features.traces.call_order import RecordedCalls, SessionTrees, find_order
 
 Calls = tuple[list[int], list[int], list[int], list[int]]  # begins, ends, agents, parents
 
@@ -70,7 +70,7 @@ def recorded_calls(draw: st.DrawFn) -> Calls:
 
 @given(recorded_calls())
 def test_order_is_the_plain_definition_transitively_reduced(calls: Calls) -> None:
-    order, plain = find_order(*calls), list_precedences(calls)
+    (order, _), plain = find_order(*calls), list_precedences(calls)
     reached = close(plain)
     assert all(p < c for c, before in enumerate(plain) for p in before)
     assert order == [sorted(before.difference(*(reached[p] for p in before))) for before in plain]
@@ -79,8 +79,8 @@ def test_order_is_the_plain_definition_transitively_reduced(calls: Calls) -> Non
 
 @given(recorded_calls())
 def test_calls_of_a_lane_waited_for_one_another(calls: Calls) -> None:
-    begins, ends, agents, _ = calls
-    lanes, reached = assign_lanes(begins, ends, agents), close(find_order(*calls))
+    order, lanes = find_order(*calls)
+    agents, reached = calls[2], close(order)
     assert sorted(set(lanes)) == list(range(len(set(lanes))))
     for lane in set(lanes):
         own = [call for call, of in enumerate(lanes) if of == lane]
@@ -117,7 +117,7 @@ def test_a_hundred_thousand_calls_are_ordered_in_seconds(agents: int, silent: in
     ends = begins + rng.integers(0, 3000, 100_000)
     of = rng.integers(silent, agents, 100_000).tolist()
     began = time.perf_counter()
-    order = find_order(begins.tolist(), ends.tolist(), of, [-1] + [0] * (agents - 1))
+    order, _ = find_order(begins.tolist(), ends.tolist(), of, [-1] + [0] * (agents - 1))
     assert time.perf_counter() - began < 20
     assert len(order) == 100_000
 
