@@ -8,14 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.loops import loop_over
-from builders.made_cases import (
-    Rows,
-    changed,
-    closed,
-    failed,
-    observed,
-    run,
-)
+from builders.made_cases import Rows, changed, client, closed, failed, measured, observed, run
 from builders.provoked_answers import timed
 from loadgen.base.printing import Mark, Screen
 from loadgen.engines.refusals import AdaptedField
@@ -154,6 +147,22 @@ def test_a_line_that_cannot_be_made_costs_itself_alone(name: str, monkeypatch: p
     text = short(CASES["clean"])
     assert f"section {section.name} failed: ZeroDivisionError" in text
     assert "verdict: " in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "client: wire, kernel timestamps, read 0.05 ms later; P99 error 0.05 ms"),
+        ({"calibration": None}, "client: wire, kernel timestamps, read 0.05 ms later"),
+        (
+            {"client": client(transport="ring", segments=9), "calibration": measured(transport="ring")},
+            "client: ring, a kernel timestamp per TCP segment; P99 error 0.05 ms",
+        ),
+    ],
+)
+def test_the_client_is_one_line(changes: dict[str, Any], line: str) -> None:
+    case = run(**changes)
+    assert list(run_lines.summarize_client(Result(case.facts, case.records), UNUSED)) == [line]
 
 
 @loop_over(

@@ -290,3 +290,13 @@ def test_records_keep_the_servers_times(tmp_path: Path) -> None:
     np.savez(path, allow_pickle=False, **columns)
     with pytest.raises(ValueError, match="column server_queue_ns is missing"):
         Records.load(path)
+
+
+@pytest.mark.parametrize(
+    "window",
+    [FULL, ServerWindow(error="no"), ServerWindow(names="vllm", reset=True)],
+    ids=["all alike", "nothing told", "reset"],
+)
+def test_what_agrees_or_is_not_told_is_no_mismatch(window: ServerWindow) -> None:
+    metrics, _ = run(answer(0), answer(1))
+    assert find_mismatches(window, metrics) == []
