@@ -1,8 +1,10 @@
-"""Each engine's command line for each thing an spec can ask, and what is refused before anything starts."""
+"""Each engine's command line, and one of one's own: what can be asked, and what is refused."""
 
 from __future__ import annotations
 
 import os
+import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from itertools import count
@@ -13,8 +15,10 @@ import pytest
 from msgspec.structs import replace
 
 from builders.loops import loop_over, read_tables
+from loadgen_servers.launch import custom
+from loadgen_servers.launch.container import Container
 from loadgen_servers.launch.launchers import LAUNCHERS
-from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec
+from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec, shown, without_secrets
 
 # What is asked, and what is said of it: after the port, before the caller's own arguments.
 TOLD = read_tables("launchers")
@@ -300,3 +304,187 @@ def test_a_real_interpreter_is_asked_and_imports_nothing_of_the_engine(tmp_path:
     _program(binaries / "vllm", f"#!{binaries}/python\n")
     with pytest.raises(LaunchError, match=r"vllm 0\.7\.9 .* is older than 0\.8\.0"):
         command("vllm", tmp_path / "venv")
+
+
+PORT = ["--host", "127.0.0.1", "--port", "8123"]
+OWN = ["--metrics", "--slots"]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a program, a GGUF file and other things; nothing is on PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("llama-server", "build/bin/llama-server"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("#!/bin/sh\n")
+        path.chmod(0o755)
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    (tmp_path / "notes.txt").write_text("a model, some day")
+    for name in ("empty", "inside"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "inside" / "b.gguf").write_bytes(b"GGUF")
+    return tmp_path
+
+
+def llama_command(
+    place: Path, model: str = "m.gguf", python: str | None = "llama-server", **asked: Any
+) -> Command:
+    return LAUNCHERS["llamacpp"](ServerSpec(model=model, port=8123, python=python, **asked))
+
+
+@loop_over(("asked", "flags"), [
+    ({}, [*PORT, *OWN]),
+    ({"served_model_name": "qwen3"}, ["--alias", "qwen3", *PORT, *OWN]),
+    # Slots share one context out: each is to have as much as was asked for.
+    ({"max_running": 8, "context_len": 4096}, [*PORT, "--ctx-size", "32768", "--parallel", "8", *OWN]),
+    ({"context_len": 4096}, [*PORT, "--ctx-size", "16384", "--parallel", "4", *OWN]),
+    ({"max_running": 1}, [*PORT, "--parallel", "1", *OWN]),
+    ({"seed": 7}, [*PORT, "--seed", "7", *OWN]),
+    ({"prefix_caching": True}, [*PORT, "--cache-prompt", *OWN]),
+    ({"prefix_caching": False}, [*PORT, "--no-cache-prompt", *OWN]),
+    ({"tensor_parallel": 1}, [*PORT, *OWN]),
+    ({"arguments": ("-ngl", "99")}, [*PORT, *OWN, "-ngl", "99"]),
+])  # fmt: skip
+def test_each_thing_asked_has_its_flag(place: Path, asked: dict[str, Any], flags: list[str]) -> None:
+    made = llama_command(place, **asked)
+    assert list(made.argv) == [str(place / "llama-server"), "--model", "m.gguf", *flags]
+    assert made.environment == {}
+
+
+def test_a_name_of_the_hub_is_downloaded_by_the_server(place: Path) -> None:
+    made = llama_command(place, "Qwen/Qwen3-8B-GGUF:Q4_K_M", environment={"LLAMA_ARG_THREADS": "2"})
+    assert list(made.argv[1:3]) == ["--hf-repo", "Qwen/Qwen3-8B-GGUF:Q4_K_M"]
+    assert made.environment == {"LLAMA_ARG_THREADS": "2"}
+
+
+@loop_over(("python", "found"), [
+    ("llama-server", "llama-server"),
+    (".", "llama-server"),
+    ("build", "build/bin/llama-server"),
+    ("build/bin", "build/bin/llama-server"),
+])  # fmt: skip
+def test_its_program_is_found_where_it_is_named(place: Path, python: str, found: str) -> None:
+    assert llama_command(place, python=python).argv[0] == str(place / found)
+
+
+def test_without_a_place_it_is_the_one_on_path(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LaunchError, match=r"no llama-server on PATH: build llama\.cpp .* --server-python"):
+        llama_command(place, python=None)
+    monkeypatch.setenv("PATH", str(place / "build" / "bin"))
+    assert llama_command(place, python=None).argv[0] == str(place / "build" / "bin" / "llama-server")
+
+
+@loop_over(("asked", "says"), [
+    ({"python": "nowhere"}, "--server-python nowhere is no program: build"),
+    ({"python": "empty"}, "--server-python empty has no llama-server in it: build"),
+    ({"model": ""}, "no model to serve: pass --model with a .gguf file"),
+    ({"model": "missing.gguf"}, "missing.gguf does not exist"),
+    ({"model": "./nowhere"}, "does not exist"),
+    ({"model": "notes.txt"}, "notes.txt is no .gguf file"),
+    ({"model": "empty"}, r"empty is a directory, .* convert_hf_to_gguf.py"),
+    ({"model": "inside"}, r"inside is a directory, .* give inside/b.gguf"),
+    ({"memory_fraction": 0.9}, r"memory fraction \(0.9\): it takes what the model and --context-len need"),
+    ({"quantization": "fp8"}, r"quantization \(fp8\): a GGUF file has its own"),
+    ({"skip_tokenizer": True}, "skip tokenizer .* it takes token ids next to text"),
+    ({"tensor_parallel": 2}, r"no tensor parallelism \(2\): .* CUDA_VISIBLE_DEVICES"),
+    ({"trace_directory": "/t"}, "it has no profiler"),
+])  # fmt: skip
+def test_what_it_cannot_serve_or_be_asked_is_refused(place: Path, asked: dict[str, Any], says: str) -> None:
+    with pytest.raises(LaunchError, match=says):
+        llama_command(place, **asked)
+
+
+def test_its_image_has_the_program_at_a_place_of_its_own(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker = place / "docker"
+    docker.write_text("#!/bin/sh\n")
+    docker.chmod(0o755)
+    image = "ghcr.io/ggml-org/llama.cpp:server"
+    container = Container(image, str(docker), "llamacpp", exists=lambda path: False, new_name=lambda: "one")
+    argv = container.command(ServerSpec(model="m.gguf", port=8123)).argv
+    assert argv[argv.index("--entrypoint") + 1] == "/app/llama-server"
+    assert argv[argv.index(image) + 1 :] == ("--model", str(place / "m.gguf"), *PORT, *OWN)
+    assert f"{place}:{place}:ro" in argv
+
+
+CUSTOM = [
+    ("sh serve --port {port}", "sh serve --port 8123", {}),
+    ("sh serve {model} --at={host}:{port}", "sh serve hub/m --at=127.0.0.1:8123", {}),
+    ("""sh serve {port} --j '{"a": {"b": 1}}'""", """sh serve 8123 --j '{"a": {"b": 1}}'""", {}),
+    ("sh serve {port} --cut {0} {} '{a b}'", "sh serve 8123 --cut {0} {} '{a b}'", {}),
+    ("A=1 B='x y' sh serve {port} C=3", "sh serve 8123 C=3", {"A": "1", "B": "x y"}),
+    ("PORT={port} sh serve", "sh serve", {"PORT": "8123"}),
+    ("sh serve {port} ; rm $HOME", "sh serve 8123 ';' rm '$HOME'", {}),
+]
+
+
+@loop_over(("template", "argv", "environment"), CUSTOM)
+def test_a_command_of_ones_own_is_filled_in_and_seen_by_no_shell(
+    template: str, argv: str, environment: dict[str, str]
+) -> None:
+    found = custom.command(template, ServerSpec(model="hub/m", port=8123))
+    assert found == Command(tuple(shlex.split(argv)), environment)
+
+
+def test_a_custom_command_gets_arguments_last_and_the_environment() -> None:
+    spec = ServerSpec(model="", port=1, arguments=("--x", "a b"), environment={"A": "2"})
+    assert custom.command("A=1 sh {port}", spec) == Command(("sh", "1", "--x", "a b"), {"A": "2"})
+
+
+@loop_over(("template", "asked", "says"), [
+    ("", {}, r"has no \{port\}"),
+    ("sh serve", {}, r"has no \{port\}: write it where the server expects its port"),
+    ("A={port}", {}, "is empty"),
+    ("'' {port}", {}, "is empty"),
+    ("sh 'serve {port}", {}, "cannot be read .no closing quotation"),
+    ("sh {port} {modle}", {}, r"has \{modle\}: only \{port\}, \{host\} and \{model\} are known"),
+    ("sh {port} ${HOME}", {}, r"has \{HOME\}"),
+    ("sh {port} {model}", {}, r"has \{model\}, and no model is given"),
+    ("sh {port} {model}", {"model": "/nowhere/at/all"}, "/nowhere/at/all does not exist"),
+    ("surely-not-installed {port}", {}, "surely-not-installed is not installed, or not on PATH"),
+    ("sh {port}", {"context_len": 9}, r"does not support context len \(9\): write it into the command"),
+    ("sh {port}", {"prefix_caching": False}, r"prefix caching \(False\)"),
+    ("sh {port}", {"served_model_name": "q"}, r"served model name \(q\)"),
+    ("sh {port}", {"python": "python3"}, r"python \(python3\)"),
+])  # fmt: skip
+def test_a_command_of_ones_own_that_cannot_serve_is_refused(
+    template: str, asked: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(LaunchError, match=says):
+        custom.command(template, replace(ServerSpec(model="", port=8123), **asked))
+
+
+@pytest.mark.whole
+def test_the_shown_line_is_what_a_shell_would_run() -> None:
+    wanted = ("sh", "-c", 'printf %s, "$A" "$0" "$1"', "x y", '{"a": "b\'c"}')
+    line = shown(Command(wanted, {"A": "1; 2"}))
+    ran = subprocess.run(line, shell=True, capture_output=True, text=True, check=True)
+    assert ran.stdout == """1; 2,x y,{"a": "b'c"},"""
+
+
+def test_what_is_put_before_path_is_shown_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin")
+    assert shown(Command(("x",), {"PATH": "/a b:/usr/bin"})) == """PATH='/a b:'"$PATH" x"""
+
+
+@loop_over(("argv", "environment", "line"), [
+    (("x",), {"HF_TOKEN": "hf_1", "A": "1"}, "HF_TOKEN='***' A=1 x"),
+    (("x",), {"AWS_SECRET_ACCESS_KEY": "s", "DB_PASSWORD": "p"},
+     "AWS_SECRET_ACCESS_KEY='***' DB_PASSWORD='***' x"),
+    (("x",), {"TOKENIZERS_PARALLELISM": "false"}, "TOKENIZERS_PARALLELISM=false x"),
+    (("x", "--api-key", "a", "b", "--port", "1"), {}, "x --api-key '***' '***' --port 1"),
+    (("x", "--api-key=a", "--max-num-batched-tokens", "8"), {},
+     "x '--api-key=***' --max-num-batched-tokens 8"),
+    (("run", "-e", "HF_TOKEN=a", "--env=API_KEY=b", "-e", "A=c"), {},
+     "run -e 'HF_TOKEN=***' '--env=API_KEY=***' -e A=c"),
+])  # fmt: skip
+def test_secrets_are_not_shown(argv: tuple[str, ...], environment: dict[str, str], line: str) -> None:
+    assert shown(Command(argv, environment)) == line
+
+
+def test_a_command_without_secrets_keeps_how_it_is_ended() -> None:
+    command = Command(("x",), {"API_KEY": "k"}, end=("stop",), kill=("rm",), root_pid=("pid",))
+    assert without_secrets(command) == replace(command, environment={"API_KEY": "***"})
