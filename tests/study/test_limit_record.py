@@ -23,6 +23,14 @@ def test_a_rate_of_sessions_is_of_sessions() -> None:
     assert limits.make_run_table(limit_record(of_sessions=True)).columns[1].title == "sessions/s"
 
 
+def test_a_search_that_knows_nothing_yet_says_what_it_is_for() -> None:
+    assert limits.list_statements(limit_record(ended=None, **NOTHING)) == [
+        "limit: unknown",
+        "for ttft p99 < 500 ms",
+        "0 runs in 0.0 min",
+    ]
+
+
 @loop_over(("changes", "first"), [
     ({"highest_passing": 512}, "limit: at least 512 at a time"),
     ({"lowest_failing": 1}, "limit: below 1 at a time"),

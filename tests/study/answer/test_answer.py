@@ -158,6 +158,17 @@ RESULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
+def test_the_first_metric_of_each_task_is_read(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    for stamp, contents in (("2026-01-01", {"results": {}}), ("2026-01-02", RESULTS)):
+        (tmp_path / "model" / f"results_{stamp}T00-00-00.json").write_text(json.dumps(contents), "utf-8")
+    scores = read_scores(str(tmp_path))
+    assert list(scores) == ["mmlu acc", "gsm8k exact_match", "wikitext word_perplexity", "member f1"]
+    assert scores["gsm8k exact_match"].mean == 0.75
+    assert scores["gsm8k exact_match"].half == pytest.approx(1.96 * 0.02, rel=1e-4)
+    assert scores["wikitext word_perplexity"].half != scores["wikitext word_perplexity"].half
+
+
 @loop_over(("text", "said"), [
     ("{", "is not a results_*.json of lm-evaluation-harness"),
     ("[]", "is not a results_*.json of lm-evaluation-harness"),

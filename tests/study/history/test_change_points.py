@@ -109,3 +109,10 @@ def test_neither_likeness_nor_width_is_a_change(noise: str) -> None:
     draws = (np.random.default_rng(seed) for seed in range(_SERIES))
     false = sum(bool(find_changes(np.exp(0.01 * NOISES[noise](draw, 40)).tolist()).points) for draw in draws)
     assert false <= _SERIES * 0.07 + 2 * (_SERIES * 0.07 * 0.93) ** 0.5
+
+
+def test_a_wider_half_and_a_drifting_series_have_no_change() -> None:
+    for noise in ("correlated, 0.6", "four times as wide from half on"):
+        draws = (np.random.default_rng(seed) for seed in range(6))
+        found = [find_changes(np.exp(0.01 * NOISES[noise](draw, 30)).tolist()).points for draw in draws]
+        assert sum(map(bool, found)) <= 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,7 @@ from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions, Decision
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitRecord
-from loadgen.study.pages import comparison_section
+from loadgen.study.pages import comparison_section, outputs
 from loadgen.study.pages.comparison_section import make_limit_sections, make_quality_section
 from loadgen.study.pages.document import (
     Document,
@@ -152,6 +154,12 @@ def test_a_picture_needs_two_distances() -> None:
     one = compare_runs([*rows("a", SLOW, None), *rows("b", FAST, quality(0.1, 0.01))], ComparisonOptions())
     assert make_quality_section(one).panels == ()
     assert not make_quality_section(compare_runs(rows("a", SLOW, None), ComparisonOptions()))
+
+
+def test_the_csv_of_runs_has_the_figures_of_quality() -> None:
+    lines = [*csv.DictReader(io.StringIO(outputs.render_csv(RUNS)))]
+    assert [row["kl_high"] for row in lines[::3]][:2] == ["", "0.0034000000000000002"]
+    assert "kl" not in outputs.render_csv(rows("a", SLOW, None)).splitlines()[0].split(",")
 
 
 @pytest.fixture

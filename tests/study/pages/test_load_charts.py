@@ -16,6 +16,7 @@ from loadgen.base.tables import Number
 from loadgen.report.load_identity import Load
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
+from loadgen.study.knee import Knee
 from loadgen.study.pages import load_charts, pictures
 from loadgen.study.pages.comparison_section import COMPARISON
 from loadgen.study.pages.document import Document, compose_document, render_markdown, render_page
@@ -120,6 +121,13 @@ def test_settings_under_one_load_are_a_labelled_point_each(
     assert {panel.curves[0].form for panel in panels} == {CurveStyle.MARKS}
     assert panels[-1].curves[-1].name == "best of all"
     assert list(load_charts.plot_settings(runs[:1] * 2)) == []  # one setting is no picture
+
+
+def test_a_knee_of_which_no_end_is_known_is_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_charts, "find_knee", lambda *given, **named: Knee(5.5, None, None))
+    throughput = list(load_charts.plot_loads([at("m", n, 90.0 * n, 6.0, 10.0) for n in (1, 2)]))[-1]
+    assert "bends" not in throughput.caption
+    assert throughput.band is None
 
 
 def test_the_front_goes_through_points_that_no_other_beats_in_both() -> None:

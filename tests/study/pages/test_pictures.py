@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.transforms import Bbox
 
 from builders import made_runs
 from builders.loops import loop_over
 from loadgen.base.passages import Bar, Curve, CurveStyle, Panel, Spans
 from loadgen.study.compare.model import Decision
-from loadgen.study.pages import comparison_section, document, load_charts, run_charts
+from loadgen.study.pages import comparison_section, document, load_charts, pictures, run_charts
 from loadgen.study.pages.document import compose_document, encode_panel, render_page
 from loadgen.study.pages.pictures import render_picture
 
@@ -96,6 +99,29 @@ def test_ticks_are_round_and_few(low: float, high: float, log: bool, ticks: list
     texts = read_texts(Panel("k", "t", "ms", curves=(Curve("c", x, x * 0, CurveStyle.JOINED),), x_log=log))
     assert texts[: len(ticks)] == ticks
     assert ("ms (log)" in texts) == log
+
+
+@pytest.mark.parametrize(("points", "shown"), [
+    pytest.param([(1, 1, "a"), (9, 9, "b")], 2, id="apart"),
+    pytest.param([(1, 1, "client"), (1.05, 1, "slow"), (9, 9, "far")], 3, id="near"),
+    pytest.param([(5, 5, f"saturated {n}") for n in range(30)], None, id="no room for all"),
+])  # fmt: skip
+def test_no_label_lies_on_another(
+    monkeypatch: pytest.MonkeyPatch, points: list[tuple[float, float, str]], shown: int | None
+) -> None:
+    x, y, labels = zip(*points, strict=True)
+    curve = Curve("m", np.array(x), np.array(y), CurveStyle.MARKS, labels)
+    boxes: list[Bbox] = []
+    place = pictures._place_labels
+
+    def keep(axes: Axes) -> None:
+        place(axes)
+        boxes.extend(text.get_window_extent() for text in axes.texts if text.get_visible())
+
+    monkeypatch.setattr(pictures, "_place_labels", keep)
+    render_picture([Panel("k", "t", "x", "y", (curve,))], "png")
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    assert len(boxes) == shown or (shown is None and 0 < len(boxes) < len(points))
 
 
 X = np.array([1.0, 10.0, 123456.789])

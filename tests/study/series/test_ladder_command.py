@@ -316,6 +316,17 @@ def test_each_depth_and_concurrency_has_its_batches(capsys: pytest.CaptureFixtur
     assert out.count("pp64 @ d256 (c3): ") == 1  # as its last batch ends
 
 
+def test_contexts_are_sent_again_for_a_batch_that_is_missing() -> None:
+    words = (*BENCH, "--depth", "256", "--concurrency", "2", *SHORT)
+    directory, _ = at_depth(*words)
+    kept = [run_directory.load(path).facts.started for path in sorted(directory.glob("00[34]-*"))]
+    shutil.rmtree(next(directory.glob("002-*")))
+    directory, rows = at_depth(*words, "--resume", str(directory))
+    assert [(len(row["batches"]), row["cached_tokens"]) for row in rows] == [(2, 0), (2, 256)]
+    runs = [run_directory.load(path).facts.started for path in sorted(directory.glob("00*"))]
+    assert (runs[2:], runs[0] > kept[-1]) == (kept, True)
+
+
 def test_each_depth_has_a_prompt_and_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
     directory, rows = at_depth(*BENCH, "--depth", "0,256", *SHORT)
     cached = {"pp64": 0, "tg4": 0, "pp64 @ d256": 256, "tg4 @ d256": 256}
