@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +29,6 @@ def test_no_part_of_a_cache_needs_more_than_all_of_it(capsys: pytest.CaptureFixt
     printed = " ".join(capsys.readouterr().out.split())
     unlimited, reached = (printed.partition(words)[2] for words in ("limit (", "90 % of it in "))
     assert unlimited.split()[0] == reached.split()[0]
-
-
-def test_one_workload_is_compared_with_another(capsys: pytest.CaptureFixture[str]) -> None:
-    assert describe(AZURE, MOONCAKE, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [each["requests"] for each in found["workloads"]] == [24, 141]
-    assert (found["fidelity"]["first"], found["fidelity"]["second"]) == (
-        "mooncake.jsonl, mooncake",
-        "azure_2023.csv, azure-2023",
-    )
-    assert found["fidelity"]["figures"][0] == {
-        "label": "requests", "first": 141.0, "second": 24.0, "measure": "ratio", "apart": 24 / 141
-    }  # fmt: skip
 
 
 def test_a_file_compared_with_itself_is_named_by_its_place(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,27 +28,9 @@ def row(**changes: Any) -> LoadRow:
     return LoadRow(**{"name": "m", "load": made, "figures": {"output_throughput": Mean(100.0)}, **changes})
 
 
-def titles(*rows: LoadRow) -> list[str]:
-    return [column.short or column.title for column in load_table.make_load_table(rows).columns]
-
-
 def drawn(rows: list[LoadRow]) -> str:
     """The rows as a terminal has them."""
     return render_passage(load_table.make_load_passage(rows))
-
-
-@loop_over(("changes", "columns"), [
-    ({}, ["conc."]),
-    ({"load": "high"}, ["load", "conc."]),
-    ({"input_len": 128.0}, ["in / out", "conc."]),
-    ({"requests": 64}, ["requests", "conc."]),
-    ({"duration_s": 10.0}, ["requests", "duration", "conc."]),
-    ({"shape": "range ratio 0.5"}, ["spread", "conc."]),
-    ({"rate_per_s": 2.5}, ["conc.", "asked req/s"]),
-    ({"runs": 3}, ["conc.", "runs"]),
-])  # fmt: skip
-def test_a_column_is_shown_where_rows_differ_in_it(changes: dict[str, Any], columns: list[str]) -> None:
-    assert titles(row(), row(**changes)) == ["model", *columns, "tok/s"]
 
 
 @loop_over(("changes", "title"), [
@@ -135,18 +117,6 @@ def test_a_run_with_objectives_says_in_its_row_whether_it_meets_them(standing: s
 
 def run_row() -> LoadRow:
     return load_table.make_load_row(made_runs.run(requests=60))
-
-
-def test_of_several_runs_the_worst_decides_and_a_saturated_one_fails() -> None:
-    assert judged(SLO["meets"], saturated=True).standing == "fails"
-    for others, worst in (
-        (("meets",), "meets"),
-        (("not shown",), "not shown"),
-        (("not shown", "fails"), "fails"),
-    ):
-        (row,) = load_table.merge_repeats([judged(SLO["meets"]), *(judged(SLO[other]) for other in others)])
-        assert row.standing == worst
-    assert "slo" not in [column.title for column in load_table.make_load_table([run_row()]).columns]
 
 
 @loop_over(("tokens", "dips"), [

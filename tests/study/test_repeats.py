@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
-from loadgen.base.passages import render_passage
 from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.steady_state import Trim, Unsteady, find_steady_state
 from loadgen.records.record import Record, Records
 from loadgen.study import repeats
-from loadgen.study.repeats import Spread, make_spread_passage, measure_spreads
-from loadgen.transport.failure import Failure, FailureKind
+from loadgen.study.repeats import Spread, measure_spreads
 
 MS = 1_000_000
 ASK = MetricOptions()
@@ -70,45 +68,6 @@ def test_the_steady_part_is_repeated_beside_the_whole() -> None:
     assert {"steady_request_throughput_per_s", "steady_mean_ttft_ms", "steady_mean_tpot_ms"} <= set(found)
     one = by_name([run(98), run(100)], [windows[0], Unsteady("why")])
     assert not any(name.startswith("steady") for name in one)
-
-
-def drawn(figures: list[Spread]) -> list[str]:
-    """The spreads as a terminal has them."""
-    return render_passage(make_spread_passage(figures)).splitlines()
-
-
-def test_a_run_without_a_figure_is_left_out_and_the_table_says_so() -> None:
-    failed = run(100, failure=Failure(FailureKind.STALL))
-    found = by_name([run(98), failed, run(102)])
-    assert (found["mean_ttft_ms"].runs, found["mean_ttft_ms"].mean) == (2, 100.0)
-    assert found["request_throughput_per_s"].runs == 3
-    table = drawn(list(found.values()))
-    assert any(line.startswith("Mean TTFT (ms) (of 2) ") for line in table)
-    assert any(line.startswith("Request throughput (req/s)    ") for line in table)
-
-
-def test_the_table_has_eighty_columns_and_names_what_is_not_stable() -> None:
-    table = drawn(
-        [s for s in measure_spreads([run(80), run(100), run(120)]) if "ttft" in s.name or "tpot" in s.name]
-    )
-    assert table == [
-        "3 runs",
-        "figure            mean    std  CV %      ±   ± %",
-        "--------------  ------  -----  ----  -----  ----",
-        "Mean TTFT (ms)  100.00  20.00  20.0  49.68  49.7",
-        "P99 TTFT (ms)   100.00  20.00  20.0  49.68  49.7",
-        "Mean TPOT (ms)  100.00   0.00   0.0   0.00   0.0",
-        "P99 TPOT (ms)   100.00   0.00   0.0   0.00   0.0",
-        "± half of the mean's 95 % confidence interval",
-        "not yet stable (95 % interval within ± 5 % of the mean): Mean TTFT, about 64",
-        "  runs likely; P99 TTFT, about 64 runs likely",
-    ]
-    hopeless = drawn(measure_spreads([run(1), run(1000)]))
-    assert max(len(line) for line in hopeless) <= 80
-    assert "Mean TTFT, over 1000 runs likely" in " ".join(line.strip() for line in hopeless)
-    assert "stable: every figure (95 % interval within ± 5 % of the mean)" in drawn(
-        measure_spreads([run(100)] * 2)
-    )
 
 
 @loop_over(("share", "words"), [

@@ -11,7 +11,6 @@ import pytest
 from builders.loops import loop_over
 from loadgen.facts.run_facts import Cell, Server
 from loadgen.facts.sensor_facts import MemoryUse, SensorSummary
-from loadgen.figures.figure_table import LATENCIES, SPEEDS
 from loadgen.server.checkpoint import Checkpoint
 from loadgen.study.run_summary import summarise_run
 from report.test_run_directory import WHEN, made
@@ -24,19 +23,6 @@ def server(**changes: Any) -> Server:
         "url": "http://127.0.0.1:8000/v1/completions", "engine": "vLLM", "version": "0.32", "model": "qwen3",
     }  # fmt: skip
     return Server(**{**told, **changes})
-
-
-def test_a_run_has_every_latency_and_speed_whatever_was_selected() -> None:
-    run = made(keys={"percentile_metrics": "ttft"})
-    known = summarise_run(HERE, run)
-    for key in (figure.key for figure in LATENCIES if figure.is_selectable):
-        assert known.figure(f"mean_{key}_ms") == run.metrics.selectable[key].mean_ms
-        assert known.figure(f"p99_{key}_ms") == run.metrics.selectable[key].percentiles_ms[99.0]
-    for key in (figure.key for figure in SPEEDS):
-        assert known.figure(f"mean_{key}") == run.metrics.selectable_rates[key].mean_tok_s
-        assert known.figure(f"p99_{key}") == run.metrics.selectable_rates[key].percentiles_tok_s[99.0]
-    assert known.figure("output_throughput") == run.metrics.output_throughput_per_s
-    assert known.figure("max_itl_ms") == run.metrics.itl.max_ms
 
 
 def test_a_run_that_was_not_streamed_has_its_end_to_end_latency() -> None:

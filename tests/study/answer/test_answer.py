@@ -31,6 +31,8 @@ from loadgen.study.answer.recommendation import Candidate, Value, judge_constrai
 from loadgen.study.compare.comparability import explain_other_quantity, list_one_servers
 from loadgen.study.compare.comparison import BROKEN, compare_runs
 from loadgen.study.compare.model import ComparedRow, ComparisonOptions
+from loadgen.study.gate.gate_record import parse_gate_metrics
+from loadgen.study.gate.gate_sides import group_sides, list_reasons, list_remarks
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitEstimate
 from loadgen.study.run_summary import Reported
@@ -416,6 +418,14 @@ def test_a_figure_that_is_another_quantity_has_no_verdict(key: str, own: list[Re
         found = explain_other_quantity(key, *sides)
         assert bool(found) is bool(why)
     assert why in explain_other_quantity(key, own, ALIKE)
+
+
+def test_a_gate_names_failures_and_refuses_a_percentile_without_them() -> None:
+    (sides,) = group_sides(answers([128] * 4, failed=9), answers([128] * 4))
+    assert "new: 36 of 400 requests failed" in list_remarks([sides])
+    (reason,) = list_reasons([sides], parse_gate_metrics(["e2el_p95"]), allows_state=True)
+    assert reason == "e2el_p95: 9 of 100 requests failed, more than p95_e2el_ms leaves out"
+    assert list_reasons([sides], parse_gate_metrics(["tok/s"]), allows_state=True) == []
 
 
 def test_rows_that_one_running_server_answered_are_named() -> None:

@@ -16,7 +16,6 @@ from loadgen.base.errors import UsageError
 from loadgen.base.passages import render_passages
 from loadgen.features.roofline import machines
 from loadgen.report.load_identity import Load
-from loadgen.study.audit import audit_command
 from loadgen.study.audit.audit_command import list_audit_passages
 from loadgen.study.audit.findings import CHECKS, RunFindings, audit_runs
 from loadgen.study.importers import result_sources
@@ -48,33 +47,6 @@ def one(figures: dict[str, Any], **fields: Any) -> Reported:
 
 
 ALL = {"duration": 10.0, "completed": 100, "request_throughput": 10.0}
-SPEED = {"speed_tok_s": 20.0}
-
-
-@loop_over(
-    ("run", "machine", "verdict"),
-    [
-        (one(SPEED), "", "UNCHECKED"),
-        (one(SPEED), "jetson-thor", "VALID (not checked: relations)"),
-        (one(SPEED, name="Foo-8B"), "jetson-thor", "UNCHECKED"),
-        (one(SPEED, name="label", model="Qwen3-8B-FP8"), "jetson-thor", "VALID (not checked: relations)"),
-        (one({"mean_tpot_ms": 40.0}), "", "UNCHECKED"),
-        (one({"mean_tpot_ms": 40.0, "p99_tpot_ms": 50.0}), "", "VALID (not checked: roofline)"),
-        (one({"mean_tpot_ms": 40.0, "p99_tpot_ms": 50.0}), "jetson-thor", "VALID"),
-        (one(ALL), "", "VALID (not checked: roofline)"),
-        (one(ALL), "jetson-thor", "VALID (not checked: roofline)"),  # no figure of a step
-        (one({**ALL, **SPEED}), "jetson-thor", "VALID"),
-        (one({"speed_tok_s": 90.0}), "jetson-thor", "INVALID"),
-        (one({"completed": 0}), "", "INVALID"),
-        (one({**SPEED, "completed": 1}), "", "SUSPECT"),
-    ],
-)
-def test_the_verdict_has_only_what_was_checked(run: Reported, machine: str, verdict: str) -> None:
-    (audited,) = audit_runs([run], machines.find_machine(machine) if machine else None, None)
-    assert audited.verdict == verdict
-    assert verdict in shown([audited])
-    (row,) = audit_command.Audited([audited], None, [], []).json()["runs"]
-    assert (row["level"], row["not_checked"]) == (verdict.partition(" ")[0], list(audited.unchecked))
 
 
 @loop_over(

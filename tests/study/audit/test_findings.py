@@ -114,14 +114,6 @@ def test_our_own_runs_keep_their_verdict_and_nothing_is_found_twice() -> None:
     ]  # nothing-measured is not asked: the verdict has every arrival
 
 
-def test_the_worst_is_told_first() -> None:
-    (audited,) = audit_runs([alone(8.88, ttft_ms=20.0)], THOR, None)
-    severities = [one.rule.severity for one in audited.findings]
-    assert severities == sorted(severities, reverse=True)
-    assert audited.level is Level.INVALID
-    assert audited.roofline == pytest.approx(LEAST_MS / 8.88, rel=0.01)
-
-
 def test_every_check_has_its_words_and_a_name_of_its_own() -> None:
     assert len({check.code for check in CHECKS}) == len(CHECKS)
     assert all(check.condition and check.remedy for check in CHECKS)

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from builders.comparison_samples import HIGH, cells, run
-from builders.made_limits import limit_record
 from builders.made_qualities import interval, quality, reference, rows
 from builders.required import require
-from loadgen.base.passages import CurveStyle, render_passages
-from loadgen.study.compare import comparison_report, limits
+from loadgen.study.compare import comparison_report
 from loadgen.study.compare.comparison import BROKEN, compare_runs
 from loadgen.study.compare.comparison_report import compute_need
 from loadgen.study.compare.model import CampaignSettings, ComparedLoad, ComparisonOptions
 from loadgen.study.compare_command import (
-    encode_comparison,
-    list_passages,
     list_qualities,
-    render_csv,
 )
-from loadgen.study.importers.clients.loadgen_runs import StoredLimit
-from loadgen.study.limit_record import LimitEstimate
-from loadgen.study.pages.comparison_section import make_quality_section
 from loadgen.study.quality.arm_qualities import make_quality_passage
-from loadgen.study.quality.quality_record import Quality, describe_usual_kl
+from loadgen.study.quality.quality_record import describe_usual_kl
 from loadgen.study.run_summary import Reported
 
 GIB = 2**30
@@ -40,18 +29,6 @@ def test_a_refused_row_is_in_no_effect_and_starred_in_the_ranking() -> None:
     (one,) = compare_runs(rows, ComparisonOptions())
     assert [row[1] for row in comparison_report.make_ranking_table(one).body] == ["Qwen3-8B-FP8*", "Qwen3-8B"]
     assert comparison_report.make_effect_table(one).body == (("8B", "Qwen3-8B", "100.0"),)
-
-
-def test_rows_on_two_servers_have_an_effect_each() -> None:
-    rows: list[Reported] = []
-    for server, times in (("vllm", 1.0), ("sglang", 2.0)):
-        rows += cells("Qwen3-8B", [100.0 * times], server=server)
-        rows += cells("Qwen3-8B-FP8", [150.0 * times * times], server=server)
-    (one,) = compare_runs(rows, ComparisonOptions())
-    assert {row[1:] for row in comparison_report.make_effect_table(one).body} == {
-        ("Qwen3-8B on vllm", "100.0", "150.0 (1.50×)"),
-        ("Qwen3-8B on sglang", "200.0", "600.0 (3.00×)"),
-    }
 
 
 @pytest.mark.parametrize(("told", "how", "gib"), [
@@ -124,26 +101,3 @@ def test_a_faster_row_far_from_the_reference_may_be_broken() -> None:
     assert marks == {"bf16": [], "fp8": [], "nvfp4": [], "int2": [f"{BROKEN} {far}"]}
     (slow,) = compared(rows("bf16", FAST, reference()), rows("int2", SLOW, FAR))
     assert [mark for line in slow.lines for mark in line.marks if "KL" in mark] == [far]
-
-
-def search(name: str, value: float, found: Quality | None) -> StoredLimit:
-    estimate = LimitEstimate(value=value, low=value - 1, high=value + 1)
-    return StoredLimit(Path(name), limit_record(limit=estimate, name=name), tuple(rows(name, [100.0], found)))
-
-
-def test_searches_for_a_limit_have_the_quality_in_every_form_too() -> None:
-    searches = [search("bf16", 10.0, reference()), search("fp8", 18.0, NEAR)]
-    compared = limits.compare_limits(searches, ComparisonOptions())
-    text = render_passages(list_passages((), compared))
-    assert "\nQuality, against the reference\ncheckpoint" in text
-    assert "fp8: same within 0.01 nats a token" in text
-    lines = [*csv.DictReader(io.StringIO(render_csv((), compared)))]
-    assert [(row["checkpoint"], row["quality_verdict"]) for row in lines] == [("bf16", ""), ("fp8", "same")]
-    encoded = encode_comparison((), compared)["limits"][0]["rows"]
-    assert [row["quality"]["candidate"] for row in encoded] == ["bf16", "m"]
-    (panel,) = make_quality_section((), compared).panels
-    points = [curve for curve in panel.curves if curve.form is CurveStyle.MARKS]
-    assert [(curve.name, curve.x.tolist(), curve.y.tolist()) for curve in points] == [
-        ("bf16", [0.0], [10.0]), ("fp8", [0.0031], [18.0]),
-    ]  # fmt: skip
-    assert [curve.y.tolist() for curve in panel.curves if curve.of == 1] == [[18.0, 18.0], [17.0, 19.0]]

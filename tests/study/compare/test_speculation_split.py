@@ -32,15 +32,13 @@ from loadgen.study.compare.comparison_report import (
     make_passage,
     render_csv,
 )
-from loadgen.study.compare.model import ComparedLoad, ComparisonOptions, Decision, Factor, Split
+from loadgen.study.compare.model import ComparedLoad, ComparisonOptions, Factor, Split
 from loadgen.study.compare.speculation_split import (
     ACCEPTANCE,
-    COMMITTED_MS,
     STEP_MS,
     DecodeSteps,
     add_step_figures,
     read_steps,
-    split_speed,
 )
 from loadgen.study.compare_command import compare
 from loadgen.study.run_summary import Reported, summarise_run
@@ -62,10 +60,6 @@ def stepped(name: str, step_ms: Sequence[float], lengths: Sequence[float]) -> li
 def compared(*rows: list[Reported], **asked: Any) -> ComparedLoad:
     (table,) = compare_runs([one for row in rows for one in row], ComparisonOptions(**asked))
     return table
-
-
-def list_ends(factor: Factor) -> tuple[float, float, float]:
-    return round(factor.mean, 2), round(factor.low, 2), round(factor.high, 2)
 
 
 BASE, ROW = cells("A-BF16", [100.0, 101.0, 99.0]), stepped("A-FP8", ROW_MS, LENGTHS)
@@ -125,21 +119,6 @@ def test_steps_are_measured_or_computed(
     assert read_steps(one) == DecodeSteps(step, length, expected)
 
 
-@loop_over(("steps", "lengths", "factors"), [
-    (BASE_MS, LENGTHS, [(2.0, 1.95, 2.05), (1.0, 1.0, 1.0), (2.0, 1.95, 2.05)]),
-    (ROW_MS, [1.5] * 3, [(2.25, 2.21, 2.29), (1.5, 1.47, 1.53), (1.5, 1.49, 1.51)]),
-    (ROW_MS, LENGTHS, [(3.0, 2.87, 3.13), (1.5, 1.47, 1.53), (2.0, 1.95, 2.05)]),
-])  # fmt: skip
-def test_a_speed_up_is_that_of_steps_times_that_of_drafts(
-    steps: list[float], lengths: list[float], factors: list[tuple[float, float, float]]
-) -> None:
-    found = split_speed(stepped("A-FP8", steps, lengths), BASE, 0.05)
-    assert isinstance(found, Split)
-    assert [list_ends(factor) for factor in (found.speed, found.steps, found.drafts)] == factors
-    assert found.speed.mean == pytest.approx(found.steps.mean * found.drafts.mean, rel=1e-12)
-    assert (found.units, found.paired, found.computed) == (3, True, False)
-
-
 @loop_over(("split", "expected"), [
     (None, ""),
     ("why", "not split into steps and drafts: why"),
@@ -171,18 +150,6 @@ def test_every_form_of_a_comparison_has_the_split() -> None:
     assert first["split"] is None
     assert second["split"]["drafts"]["mean"] == pytest.approx(2.0, abs=1e-4)
     assert (second["split"]["units"], second["split"]["why"]) == (3, "")
-
-
-def test_a_committed_acceptance_length_decides_by_step_times() -> None:
-    drafted = stepped("A-BF16", BASE_MS, LENGTHS)
-    table = compared(
-        drafted, stepped("A-FP8", ROW_MS, [4.0] * 3), acceptance_length=2.5, headline=COMMITTED_MS
-    )
-    effect = table.lines[1].effects[COMMITTED_MS]
-    assert (round(effect.ratio, 3), effect.call) == (0.667, Decision.FASTER)
-    assert [round(line.summaries[COMMITTED_MS].mean, 2) for line in table.lines] == [24.0, 16.0]
-    remark = "TPOT at N: ms, computed: step time ÷ 2.5 tokens a step; without drafts as measured"
-    assert remark in table.remarks
 
 
 @loop_over(("runs", "committed", "why"), [

@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from builders import made_runs
-from builders.comparison_samples import HIGH, cells, failed, run, runs
+from builders.comparison_samples import HIGH, cells, run
 from builders.loops import loop_over
-from loadgen.base.errors import UsageError
 from loadgen.host.machine_state import ClockState, MachineState
 from loadgen.study.gate.gate_record import make_gate_metric
 from loadgen.study.gate.gate_sides import (
-    choose_metric,
     list_reasons,
     list_remarks,
     list_unequal_states,
-    make_series,
     match_places,
     match_rows,
 )
@@ -40,19 +36,6 @@ def read(*reported: Reported, **told: Any) -> Sources:
     return Sources(tuple(reported), **told)
 
 
-def test_two_places_are_the_new_side_and_the_base() -> None:
-    new, base = placed("new", runs("B", FIVE, **VLLM)), placed("base", runs("A", FIVE[:4], **VLLM))
-    (sides,), reasons = match_places(read(*base, *new), "new", "base")
-    assert reasons == []
-    assert (sides.new, sides.base) == (tuple(new), tuple(base))
-    assert sides.load == "high-load: 2048 in / 128 out, 100 requests, 8 at a time"
-    (series,) = make_series(sides, [SPEED])
-    assert series.paired
-    assert series.new == pytest.approx(FIVE[:4])
-    assert series.base == pytest.approx(FIVE[:4])
-    assert choose_metric([sides]) == SPEED
-
-
 def test_runs_of_one_start_are_remarked_as_such() -> None:
     started = [*cells("A", FIVE, **VLLM), *cells("B", FIVE, **VLLM)]
     once = [
@@ -69,17 +52,6 @@ def test_several_rows_of_a_place_are_matched_by_name() -> None:
     sides, reasons = match_places(read(*new, *base), "new", "base")
     assert [each.load.partition(":")[0] for each in sides] == ["A"]
     assert reasons == ["B has runs in new alone", "C has runs in base alone"]
-
-
-def test_of_one_place_every_other_row_is_held_against_the_base() -> None:
-    every = [*cells("A", FIVE), *cells("B", FIVE), *cells("C", FIVE)]
-    sides, reasons = match_rows(read(*every, failures=(failed("B", "it died"),)), "b")
-    shown = [(each.load.partition(":")[0], len(each.new), each.base[0].name) for each in sides]
-    assert shown == [("A", 5, "B"), ("C", 5, "B")]
-    assert reasons == ["r0 B on vllm, high-load: FAILED: it died"]
-    for named, message in (("D", "no such row: name one"), ("", "there is no base: name one with --base")):
-        with pytest.raises(UsageError, match=message):
-            match_rows(read(*every), named)
 
 
 FIRST = run("A", 100.0, plan_digest="plan-0", **VLLM)

@@ -50,25 +50,6 @@ def test_the_run_that_changed_is_named(capsys: pytest.CaptureFixture[str]) -> No
     assert shown(capsys, SLOWER, "--metric", "itl_p99,throughput") == text  # as a gate names them
 
 
-def test_a_page_and_plots(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    page = tmp_path / "history.html"
-    text = shown(capsys, SLOWER, "--plot", "--html", str(page))
-    assert "tok/s over time" in text
-    written = page.read_text("utf-8")
-    assert written.count('<div class="plot"') == 4
-    assert "slower (-4.6 %) from 7ca651ecd79a small" in written
-
-
-def test_runs_of_a_directory_are_measurements(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    for seed in range(3):
-        keep(tmp_path, seed, metadata=(f"commit=c{seed // 2}",), label="mine")
-    told = json.loads(shown(capsys, str(tmp_path), "--json"))
-    entries = [(each["commit"], each["label"], each["runs"]) for each in told["entries"]]
-    assert entries == [("c0", "mine", 2), ("c1", "mine", 1)]
-    words = " ".join(shown(capsys, str(tmp_path)).split())
-    assert "2 measurements, too few to find a change: 8 or more are needed" in words
-
-
 def test_bundles_of_a_directory_are_measurements(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     for seed in range(2):

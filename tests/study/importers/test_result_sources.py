@@ -60,18 +60,6 @@ def test_a_run_directory_is_what_the_run_was(environment: dict[str, str], tmp_pa
     assert encode_run(require(known.run)) == encode_run(run)
 
 
-def test_arrivals_are_read_when_they_are_looked_at(tmp_path: Path) -> None:
-    run_in(tmp_path / "r")
-    (known,) = read(tmp_path / "r").reported
-    assert known.run is not None
-    (tmp_path / "r" / ARRIVALS).unlink()
-    assert known.run.facts.requests == 3
-    with pytest.raises(UsageError, match=ARRIVALS):
-        _ = known.run.records
-    with pytest.raises(AttributeError):
-        _ = known.run.nothing  # type: ignore[attr-defined]
-
-
 def test_what_a_directory_of_runs_holds_is_read_once_and_in_order(tmp_path: Path) -> None:
     for name in ("b", "a", "deep/er/c"):
         run_in(tmp_path / name, label=name)
@@ -242,19 +230,6 @@ def test_where_nothing_can_be_read_the_command_says_why(write: Any, why: str, tm
 def test_nothing_named_is_nothing_read() -> None:
     with pytest.raises(UsageError, match="no place is given"):
         result_sources.read_sources([])
-
-
-def test_a_report_of_ours_beside_the_runs_is_no_second_run(tmp_path: Path) -> None:
-    from loadgen.study.pages import outputs
-
-    run_in(tmp_path / "r")
-    found = read(tmp_path)
-    (tmp_path / "all.csv").write_text(outputs.render_csv(found.reported))
-    page = f'<meta name="generator" content="loadgen 1">\n{(tmp_path / "r" / "report.txt").read_text()}'
-    (tmp_path / "report.html").write_text(page)
-    assert len(read(tmp_path).reported) == 1
-    again = read(tmp_path / "all.csv").reported[0]
-    assert again.figure("mean_ttft_ms") == found.reported[0].figure("mean_ttft_ms")
 
 
 def test_a_foreign_result_json_is_a_file_as_any(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from loadgen.base.errors import UsageError
 from loadgen.records.journal import JOURNAL
 from loadgen.study.importers import result_sources
 from loadgen.study.limit_record import LIMIT, LimitRecord
-from loadgen.study.sweep_record import SWEEP, SweepPoint, SweepRecord
+from loadgen.study.sweep_record import SWEEP, SweepRecord
 
 
 def kept_run(directory: Path) -> None:
@@ -23,45 +23,12 @@ def kept_run(directory: Path) -> None:
     made_runs.keep(made_runs.run(), directory)
 
 
-def sweep_record(count: int) -> SweepRecord:
-    made = tuple(SweepPoint(number=n, settings={"max_concurrency": 1 << n}) for n in range(count))
-    return SweepRecord(
-        name="s", command=("loadgen", "sweep"), fixed="", seed=0, axis="concurrency", points=made
-    )
-
-
 def written(directory: Path, record: SweepRecord | LimitRecord) -> Path:
     """The directory with its record."""
     directory.mkdir(parents=True, exist_ok=True)
     name = SWEEP if isinstance(record, SweepRecord) else LIMIT
     (directory / name).write_text(record.model_dump_json())
     return directory
-
-
-def test_a_sweep_is_read_with_the_runs_of_its_points(tmp_path: Path) -> None:
-    names = ["000-concurrency-1", "001-concurrency-2"]
-    for name in names:
-        kept_run(tmp_path / "points" / name)
-    kept_run(tmp_path / "vllm" / "000")  # the same again, for another program
-    kept_run(tmp_path / "failed" / "002-concurrency-4")
-    (tmp_path / "failed" / "002-concurrency-4.json").write_text('{"reason": "out of memory\\nlog"}')
-    written(tmp_path, sweep_record(4))
-    read = result_sources.read_sources([str(tmp_path)])
-    assert [run.source for run in read.reported] == [str(tmp_path / "points" / name) for name in names]
-    shown = [(point.state, point.reason) for point in read.sweeps[0].points]
-    assert shown == [("done", ""), ("done", ""), ("failed", "out of memory"), ("planned", "")]
-    assert read.errors == ()
-
-
-def test_a_search_has_its_runs_and_is_apart_from_others(tmp_path: Path) -> None:
-    kept_run(tmp_path / "alone")
-    kept_run(tmp_path / "search" / "runs" / "000")
-    written(tmp_path / "search", limit_record(runs=(limit_run(0, 4, 120, 130, saturated=True),)))
-    read = result_sources.read_sources([str(tmp_path)])
-    (limit,) = read.limits
-    assert [run.source for run in limit.runs] == [str(tmp_path / "search" / "runs" / "000")]
-    assert [run.source for run in read.outside_searches.reported] == [str(tmp_path / "alone")]
-    assert limit.name == limit.runs[0].name
 
 
 def cut_off(directory: Path) -> None:

@@ -6,14 +6,13 @@ import csv
 import io
 from pathlib import Path
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from builders import made_runs
 from builders.comparison_samples import told
 from builders.made_answers import answered, keep_campaign, made_quality, speeds
-from builders.made_limits import SPEED, TTFT, limit_record, limit_run, speed_run
+from builders.made_limits import TTFT, limit_record, limit_run
 from builders.made_qualities import quality, reference, rows
 from loadgen.base.passages import CurveStyle, Passage
 from loadgen.report.load_identity import Load
@@ -90,26 +89,6 @@ def test_an_objective_is_drawn_over_the_load_with_bound_limit_and_band() -> None
     assert objective.caption.endswith("Points at the upper edge are above it.")
     assert goodput.title == "Goodput over load"
     assert [curve.x.tolist() for curve in goodput.curves] == [[4, 8, 9.51, 11.3], [16]]
-
-
-def test_a_floor_is_drawn_with_its_lower_bound_and_whole() -> None:
-    runs = (speed_run(0, 4, 90, 88), speed_run(1, 8, 29, 28.5))
-    panel = section(limit_record(runs=runs, objectives=(SPEED,))).panels[0]
-    assert [curve.name for curve in panel.curves] == [
-        "tps_user p10", "its lower bound at 99 %", "limit, 30 tok/s"
-    ]  # fmt: skip
-    assert (panel.title, panel.y_top) == ("tps_user p10 over load", None)
-    assert panel.numbers is not None
-    titles = [column.title for column in panel.numbers.columns]
-    assert titles == ["load", "tps_user p10", "at least, 99 %", ""]
-
-
-def test_a_bound_that_is_unknown_is_not_drawn() -> None:
-    runs = (limit_run(0, 4, 120, None), limit_run(1, 8, 240, 271))
-    value, bound, _ = section(limit_record(runs=runs, limit=None)).panels[0].curves
-    assert value.x.tolist() == [4, 8]
-    assert bound.x.tolist() == [8]
-    assert np.isfinite(bound.y).all()
 
 
 def test_runs_that_say_nothing_of_the_server_are_labelled() -> None:

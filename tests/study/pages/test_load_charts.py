@@ -6,12 +6,13 @@ import re
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from builders import made_runs
 from builders.comparison_samples import told
-from loadgen.base.passages import CurveStyle, find_passage
+from loadgen.base.passages import Curve, CurveStyle, Panel, find_passage
 from loadgen.base.tables import Number
 from loadgen.report.load_identity import Load
 from loadgen.study.compare.comparison import compare_runs
@@ -30,20 +31,6 @@ def at(
     return told(model, load=where, output_throughput=throughput, mean_ttft_ms=ttft, mean_tpot_ms=tpot)
 
 
-def test_a_sweep_is_latency_over_throughput_from_the_lightest_load_on() -> None:
-    runs = [at("m", 8, 400.0, 50.0, 20.0), at("m", 1, 90.0, 20.0, 10.0), at("m", 8, 420.0, 60.0, 20.0)]
-    ttft, tpot, speed, throughput = load_charts.plot_loads(runs)
-    assert ttft.curves[0].x.tolist() == [90.0, 410.0]
-    assert ttft.curves[0].y.tolist() == [20.0, 55.0]
-    assert ttft.curves[0].labels == ("1", "8")
-    assert tpot.curves[0].y.tolist() == [10.0, 20.0]
-    assert speed.curves[0].y.tolist() == [100.0, 50.0]
-    assert (throughput.title, throughput.x_label) == ("Throughput against concurrency", "concurrency")
-    assert (throughput.curves[0].x.tolist(), throughput.curves[0].y.tolist()) == ([1.0, 8.0], [90.0, 410.0])
-    assert not any(throughput.curves[0].hollow)
-    assert list(load_charts.plot_loads(runs[::2])) == []  # one load
-
-
 def test_throughput_is_per_gpu_where_every_run_knows_how_many() -> None:
     runs = [at("m", n, 90.0 * n, 6.0, 10.0) for n in (1, 2)]
     known = [replace(run, figures={**run.figures, "output_throughput_per_gpu": 45.0}) for run in runs]
@@ -55,47 +42,6 @@ def test_throughput_is_per_gpu_where_every_run_knows_how_many() -> None:
     assert (whole.title, mixed.title) == ("Tokens/s per user against throughput",) * 2
     assert "Of the whole server" in whole.caption
     assert "vLLM's plot_pareto divides throughput by concurrency" in whole.caption
-
-
-def saturated_sweep() -> list[Reported]:
-    """Three concurrencies, the last ended early."""
-    whole = [made_runs.run(concurrency=n, seed=n) for n in (1, 2)]
-    return [made_runs.reported(run) for run in (*whole, made_runs.saturated(concurrency=64, seed=3))]
-
-
-def test_a_saturated_point_is_hollow_and_on_no_line() -> None:
-    runs = saturated_sweep()
-    throughput = next(each for each in load_charts.plot_loads(runs) if each.title.startswith("Throughput"))
-    line, apart = throughput.curves
-    assert line.x.tolist() == [1.0, 2.0]
-    assert (apart.form, apart.x.tolist(), apart.hollow, apart.of) == (CurveStyle.MARKS, [64.0], (True,), 0)
-    assert apart.labels == ("64 saturated",)
-    assert apart.y.tolist() == [runs[2].held["output_throughput"]]
-    assert "A saturated point is hollow" in throughput.caption
-
-
-def test_a_saturated_point_is_in_no_curve_of_latencies() -> None:
-    *latencies, _ = load_charts.plot_loads(saturated_sweep())
-    assert [panel.title for panel in latencies] == [
-        "TTFT against throughput", "TPOT against throughput", "Tokens/s per user against throughput",
-    ]  # fmt: skip
-    assert all(len(curve.x) == 2 for panel in latencies for curve in panel.curves)
-    # The pictures stand next to one another: what is true of several is read once.
-    assert ["Saturated points are left out" in panel.caption for panel in latencies] == [True, False, False]
-    assert ["labels are the concurrency." in panel.caption for panel in latencies] == [True, False, False]
-
-
-def test_lengths_that_were_asked_for_are_never_one_curve() -> None:
-    runs = [
-        at("m", n, 100.0 * n, 10.0, 10.0, asked_input_len=length, asked_output_len=10)
-        for length in (1000, 1024)
-        for n in (1, 4)
-    ]
-    panels = [panel for panel in load_charts.plot_loads(runs) if panel.title == "TTFT against throughput"]
-    assert [panel.key for panel in panels] == ["sweep-ttft-1000-10", "sweep-ttft-1024-10"]
-    assert [panel.caption.partition(";")[0] for panel in panels] == [
-        "1000 tokens in and 10 out", "1024 tokens in and 10 out",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("runs", "labels"), [
@@ -221,3 +167,11 @@ def test_the_terminal_draws_the_pictures_of_load_first() -> None:
     assert max(map(len, lines)) <= 80
     assert not [line for line in lines if re.search(r"\de\d", line)]  # round numbers
     assert lines.count("points, from the left: 1, 2, 4") == 4
+
+
+def test_marks_of_settings_are_not_joined_in_the_terminal() -> None:
+    two = np.array([1.0, 9.0])
+    apart = Panel("k", "t", "x", "y", (Curve("m", two, two, CurveStyle.MARKS, ("a", "b")),))
+    drawn = pictures.render_plots((), 80, plain=True, loads=[apart])
+    assert drawn.count("*") == 2
+    assert drawn.endswith("points, from the left: a, b\n")

@@ -28,36 +28,6 @@ def campaign() -> str:
     return document.render_markdown(compose_document([base, other], [found], [failed], ["x.json: cut"]))
 
 
-def test_markdown_has_verdicts_tables_blocks_and_what_is_missing() -> None:
-    page = campaign()
-    assert "* **undecided** other: 1.25× (1.20–1.30) by tok/s" in page
-    assert "about 7 more runs per side would decide it" in page
-    for said in (
-        "* other: shorter answers",
-        "* **failed** other: 2 cells: died",
-        "a remark",
-        "* x.json: cut",
-    ):
-        assert said in page
-    log = "\n\n      CUDA:\n        no memory\n"  # an indented block, in which nothing is markup
-    assert f"* **other on vllm, made, repeat 2** failed: out of memory{log}" in page
-    assert page.count("============ Serving Benchmark Result ============") == 2
-    assert "loadgen bench --profile made --max-concurrency 4" in page
-
-
-def test_what_is_said_of_three_rows_is_said_once() -> None:
-    run = made_runs.reported(made_runs.run())
-    rows = [
-        made_runs.line(f"m{number}", (run,), Decision.FASTER, marks=("shorter", *(["odd"] * (number == 2))))
-        for number in range(4)
-    ]
-    found = made_runs.comparison(made_runs.line("base", (run,)), *rows)
-    page = document.render_markdown(compose_document([run, run], [found]))
-    assert page.count("shorter") == 1
-    assert "* m0, m1, m2, m3: shorter" in page
-    assert "* m2: odd" in page
-
-
 def test_every_row_of_a_markdown_table_has_as_many_cells_as_its_head() -> None:
     for table in re.findall(r"(?:^\|.*\|\n)+", campaign(), re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
@@ -98,18 +68,6 @@ def test_what_is_no_number_is_written_as_what_it_is(value: object, text: str) ->
 def terminal() -> Any:
     name = "loadgen.study.pages.pictures"
     return pytest.importorskip(name, reason="needs plotext", exc_type=ImportError)
-
-
-def test_a_terminal_s_plot_is_plain_ascii_in_its_width(terminal: Any) -> None:
-    runs = [made_runs.reported(made_runs.run(seed=seed), f"m{seed}") for seed in (0, 1)]
-    for reported in (runs[:1], runs):
-        drawn = terminal.render_plots(reported, 80, plain=True)
-        assert drawn.isascii()
-        assert max(map(len, drawn.splitlines())) <= 80
-        assert drawn.count("*") > 60
-        for title in ("Time to first token", "Inter-token latency", "Output tokens over time"):
-            assert title in drawn
-    assert "m1" in drawn
 
 
 def test_a_name_cannot_command_a_terminal(terminal: Any) -> None:

@@ -86,21 +86,6 @@ def test_a_long_name_keeps_its_end() -> None:
         assert shown.endswith("-GPTQ-Int4")
 
 
-@pytest.mark.parametrize(("low", "high", "log", "ticks"), [
-    (0.0, 10.0, False, ["0", "2", "4", "6", "8", "10"]),
-    (0.0, 250e3, False, ["0", "50,000", "100,000", "150,000", "200,000", "250,000"]),
-    (0.0001, 0.0004, False, ["0.0001", "0.0002", "0.0003", "0.0004"]),
-    (1.0, 10.0, True, ["1", "2", "5", "10"]),
-    (9.0, 9e4, True, ["10", "100", "1,000", "10,000"]),
-    (3.0, 3.0, True, []),
-])  # fmt: skip
-def test_ticks_are_round_and_few(low: float, high: float, log: bool, ticks: list[str]) -> None:
-    x = np.array([low, high])
-    texts = read_texts(Panel("k", "t", "ms", curves=(Curve("c", x, x * 0, CurveStyle.JOINED),), x_log=log))
-    assert texts[: len(ticks)] == ticks
-    assert ("ms (log)" in texts) == log
-
-
 @pytest.mark.parametrize(("points", "shown"), [
     pytest.param([(1, 1, "a"), (9, 9, "b")], 2, id="apart"),
     pytest.param([(1, 1, "client"), (1.05, 1, "slow"), (9, 9, "far")], 3, id="near"),

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from builders import made_attributions as made
 from builders import made_runs
 from builders.loops import loop_over
-from loadgen import __version__
 from loadgen.base.passages import CurveStyle, Panel
 from loadgen.base.structs import replace
 from loadgen.features.attribution.attribution import PARTS
@@ -19,7 +16,6 @@ from loadgen.report import report
 from loadgen.report.run_directory import Result
 from loadgen.server.sample_file import KeptSamples, SampledSeries
 from loadgen.server.server_counters import ServerSample, ServerWindow
-from loadgen.study.importers.clients import loadgen_runs
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.colours import DARK, LIGHT, SHADES
 from loadgen.study.pages.document import compose_document, render_page
@@ -97,31 +93,6 @@ def test_concurrency_of_a_small_run_is_exact() -> None:
     curve = panels(run)["concurrency-over-time"].curves[0]
     assert curve.y.max() == run.metrics.peak_concurrency == 3
     assert curve.y[-1] == 0
-
-
-WHOLE = made_runs.run().facts.profile.model_copy(update={"stream": False})
-SERVER = {"server-requests", "server-kv-cache"}
-
-
-@loop_over(("run", "absent", "spans", "caption"), [
-    (made_runs.run(), set(), {"until its first token": 24, "until its last token": 24}, ""),
-    (MILLION, set(), {"until its first token": 286, "until its last token": 286},
-     " 286 of 4,000 are drawn, one in 14."),
-    (made_runs.run(requests=10, failed=3), SERVER,
-     {"until its first token": 7, "until its last token": 7, "failed": 3}, ""),
-    (made_runs.run(profile=WHOLE), {"ttft-distribution", "tpot-distribution", "itl-distribution",
-     "ttft-over-time"}, {"until its answer": 24}, ""),
-    (made_runs.run(requests=5, failed=5), {*(f"{key}-distribution" for key in LATENCY_KEYS),
-     "ttft-over-time", *SERVER}, {"failed": 5}, ""),
-    (made_runs.run(window=None), SERVER, {"until its first token": 24, "until its last token": 24}, ""),
-])  # fmt: skip
-def test_what_a_run_lacks_is_not_drawn(
-    run: Result, absent: set[str], spans: dict[str, int], caption: str
-) -> None:
-    drawn = panels(run)
-    assert set(drawn) == set(KEYS) - absent
-    assert {one.name: len(one.at) for one in drawn["timeline"].spans} == spans
-    assert drawn["timeline"].caption == f"Each line is a request.{caption}"
 
 
 def test_the_steady_part_stands_out() -> None:
@@ -220,19 +191,6 @@ def test_a_day_of_samples_is_drawn_in_few_points() -> None:
     (panel,) = run_charts.plot_samples(sampled(evenly("power_w", "", 2000)))
     assert len(panel.curves[0].x) <= run_charts.MOST_SAMPLES
     assert panel.curves[0].y.max() == 1999
-
-
-@pytest.mark.parametrize("version", [__version__, "another"], ids=["stored figures", "computed again"])
-def test_a_run_that_is_read_back_has_its_samples(version: str, tmp_path: Path) -> None:
-    made = made_runs.run(window=None, environment={"loadgen": version})
-    directory = made_runs.keep(
-        replace(made, samples=KeptSamples((evenly("power_w", "GPU 0", 40),))), tmp_path
-    )
-    run = loadgen_runs.read_run(directory).run
-    assert run is not None
-    assert [(panel.key, panel.caption) for panel in run_charts.plot_samples(run)] == [
-        ("power", "Sensors of this machine. GPU 0: 40 samples, a point each.")
-    ]
 
 
 BUSY = made.run(made.BUSY)

@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 
-from builders import made_data, made_runs, made_sessions
+from builders import made_runs, made_sessions
 from builders.loops import loop_over
 from loadgen.base.structs import replace
-from loadgen.report import report
 from loadgen.report.load_identity import Load
 from loadgen.report.run_directory import Result
-from loadgen.report.section import Section
 from loadgen.study.pages import run_section
 from loadgen.study.pages.run_section import Card
 from loadgen.study.run_summary import Reported
@@ -113,17 +111,6 @@ def test_others_runs_have_the_cards_that_their_figures_make(
 ) -> None:
     reported = Reported("m", figures, Load(), "page.md#1")
     assert {card.label: texts(card) for card in run_section.make_cards(reported)} == expected
-
-
-def test_what_has_a_page_has_a_section_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "SECTIONS", (*report.SECTIONS, Section("t", lambda *_: ["toy"], page="Toy")))
-    run = made_runs.run()
-    run = replace(run, facts=replace(run.facts, data=replace(run.facts.data, images=made_data.images())))
-    account = run_section.make_account(made_runs.reported(run), "run-1", draw=False)
-    shown = {section.title: section.lines for section in account.sections}
-    first, second = shown["Images"]
-    assert (first.split(",")[0], second.split(":")[0]) == ("24 in 24 requests", "tokens of images")
-    assert shown["Toy"] == ("toy",)
 
 
 def notes_of(run: Result) -> tuple[str, ...]:

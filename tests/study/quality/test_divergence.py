@@ -34,6 +34,7 @@ from loadgen.study.quality.quality_record import (
     SampledAnswer,
     TextSegment,
     TokenScores,
+    bound_share,
     judge_quality,
 )
 
@@ -182,6 +183,14 @@ def test_noise_on_one_of_200_prompts_is_rarely_the_same() -> None:
         "undecided: of 314 answers none is far off, so up to 0.95 % of prompts could be: pass more --tokens "
         "or --answer-tokens 4, for 1,197 answers"
     )
+
+
+@pytest.mark.parametrize(
+    ("seen", "answers", "share"),
+    [(0, 314, 0.00950), (0, 1197, 0.0025), (1, 1250, 0.00379), (20, 20, 1.0), (0, 2, 0.7764)],
+)
+def test_the_share_of_prompts_that_could_be_unseen(seen: int, answers: int, share: float) -> None:
+    assert bound_share(seen, answers) == pytest.approx(share, rel=2e-3)
 
 
 def test_a_heavy_tail_contradicts_the_same() -> None:

@@ -98,35 +98,6 @@ def test_every_length_is_a_row_in_order_and_every_file_has_them(capsys: pytest.C
     assert out.endswith(f"tables and runs: {place}\n")
 
 
-def test_a_ladder_climbs_on_a_server_that_is_there_and_leaves_it_there() -> None:
-    (Path("p.toml")).write_text("ladder = [3, 5]\noutput_len = 3\nnum_prompts = 2\n", "utf-8")
-    with VirtualServing(api(lambda asked: stream())) as server:
-        assert climb("--base-url", server.base_url) == 0
-        bodies = [json.loads(asked.body) for asked in server.asked if asked.body]
-    assert [len(body["prompt"]) for body in bodies] == [3, 3, 5, 5]
-    assert [row.setting for row in rows()] == [None, None]
-    assert not list(directory().rglob("server.log"))
-
-
-def test_without_a_server_a_ladder_climbs_on_the_embedded_engine() -> None:
-    assert climb("--preset", "instant") == 0
-    assert outcome() == [(1, "measured"), (8, "measured"), (64, "measured")]
-
-
-def test_the_two_formulas_differ_by_the_prompt() -> None:
-    (Path("p.toml")).write_text("ladder = [12]\noutput_len = 4\nnum_prompts = 1\n", "utf-8")
-    speeds = {}
-    for formula in (TOTAL, OUTPUT):
-        assert on_engine(words=("--formula", formula)) == 0
-        (row,) = rows()
-        records = measured(12).records
-        speeds[formula] = float(row.speed_tok_s or 0) * float(records.end_ns[0] - records.sent_ns[0]) / 1e9
-        assert row.formula == formula
-        assert f"Speed = {formula}" in (directory() / "ladder.md").read_text("utf-8")
-        shutil.rmtree("runs")
-    assert speeds == {TOTAL: pytest.approx(16, rel=1e-3), OUTPUT: pytest.approx(4, rel=1e-3)}
-
-
 def test_a_length_beyond_the_context_limit_is_a_row_of_the_ladder(capsys: pytest.CaptureFixture[str]) -> None:
     Path("p.toml").write_text("ladder = [64, 8]\noutput_len = 4\nnum_prompts = 1\n", "utf-8")
     assert on_engine("--max-model-len", "32") == 0
@@ -134,23 +105,6 @@ def test_a_length_beyond_the_context_limit_is_a_row_of_the_ladder(capsys: pytest
     assert rows()[0].model == "Qwen3-8B"
     out = capsys.readouterr().out
     assert out.startswith("input 64: - (needs 68 tokens, the context limit is 32)\ninput 8: ")
-
-
-def test_a_ladder_goes_on_with_its_own_command_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert climb("--preset", "instant", "--seed", "7") == 0
-    place = str(directory())
-    whole = {length: measured(length).facts.started for length in (1, 64)}
-    shutil.rmtree(Path(place, "002-p-8"))
-    assert climb("--preset", "instant", "--resume", place) == 0
-    assert outcome() == [(1, "measured"), (8, "measured"), (64, "measured")]
-    assert {length: measured(length).facts.started for length in whole} == whole
-    assert measured(8).facts.seed == 7
-    for words, says in (
-        (("--seed", "8"), "--resume: the seed of the ladder is 7: leave --seed out"),
-        (("--random-output-len", "5"), "001-p-1 is of another ladder: resume it with its command"),
-    ):
-        assert climb("--preset", "instant", *words, "--resume", place) == 2
-        assert says in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

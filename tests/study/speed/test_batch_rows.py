@@ -17,7 +17,6 @@ from loadgen.study.importers import result_sources
 from loadgen.study.speed.ladder_rows import (
     BatchRow,
     BatchTest,
-    describe_batch,
     make_batch_row,
     make_benchy_report,
 )
@@ -73,9 +72,3 @@ def test_the_report_is_one_by_the_published_schema_and_read_back(tmp_path: Path)
     assert [(run.load.name, run.load.max_concurrency) for run in read] == [
         ("pp100 @ d400 (c2)", 2), ("tg4 @ d400 (c2)", 2), ("pp100 @ d400", 1), ("tg5 @ d400", 1),
     ]  # fmt: skip
-
-
-def test_a_test_is_described_by_both_speeds_or_why_it_has_none() -> None:
-    pair, _, missed = make_rows()
-    assert describe_batch(pair) == "pp100 @ d400 (c2): 666.67 ± 0.00 t/s, tg 20.00 ± 0.00 t/s"
-    assert describe_batch(missed) == "pp100 @ d8 (c1): - (needs more)"

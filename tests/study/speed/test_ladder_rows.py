@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,19 +15,16 @@ import pytest
 from builders import made_runs
 from builders.loops import loop_over
 from loadgen.base.structs import replace
-from loadgen.facts.run_facts import Client, Facts, Launched, Server
-from loadgen.facts.sensor_facts import MemoryUse, SensorSummary
+from loadgen.facts.run_facts import Client, Facts, Server
 from loadgen.plan import profile
 from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import Result
 from loadgen.server.checkpoint import Checkpoint
 from loadgen.server.server_counters import ServerWindow
-from loadgen.settings.validation import ServerSettings
-from loadgen.study.speed import ladder_rows, speed_rows
+from loadgen.study.speed import ladder_rows
 from loadgen.study.speed.ladder_rows import DepthRow, DepthTest, make_depth_row
 from loadgen.study.speed.speed_rows import (
     OUTPUT,
-    SETTINGS,
     TOTAL,
     SpeedRow,
 )
@@ -81,11 +77,6 @@ def made(requests: Sequence[Req] = THREE, **changes: Any) -> Result:
 
 def server(engine: str = "vLLM", model: str = "org/Qwen3-8B", **changes: Any) -> Server:
     return Server(url="http://h/v1/completions", engine=engine, model=model, **changes)
-
-
-def launched(*command: str, **changes: Any) -> Launched:
-    known: dict[str, Any] = {"how": "vllm", "environment": {}, "settings": ServerSettings(), "ready_s": 1.0}
-    return Launched(command=list(command), owned="o", **(known | changes))
 
 
 def test_a_rung_is_a_row() -> None:
@@ -162,49 +153,6 @@ def test_a_model_is_named_by_its_files_and_quantized_as_it_says(
     facts: dict[str, Any], expected: tuple[str, str]
 ) -> None:
     assert ladder_rows.name_model(made(**facts).facts)[:2] == expected
-
-
-def sensed(**peak_mb: int) -> SensorSummary:
-    levels: dict[str, Any] = {
-        name: MemoryUse(peak_bytes=mb << 20, steady_bytes=0, how="so") for name, mb in peak_mb.items()
-    }
-    return SensorSummary(duration_s=1.0, period_s=0.5, samples=2, cpu_ms_per_sample=0.1, **levels)
-
-
-SERVE = ["vllm", "serve", "org/m", "--host", "127.0.0.1", "--port", "8000", "--served-model-name", "m"]
-
-
-@loop_over(
-    ("flags", "name"),
-    [
-        ("--gpu-memory-utilization 0.9 --max-model-len 32768", "Default Setting"),
-        ("--gpu-memory-utilization 1.0 --max-model-len 8192 --enforce-eager", "Setting 3"),
-    ],
-)
-def test_a_pages_own_setting_is_recognised_and_called_by_its_name(flags: str, name: str) -> None:
-    row = ladder_rows.make_speed_row(made(launched=launched(*SERVE, *flags.split())), TOTAL)
-    assert row.setting == SETTINGS[name]
-    rendered = speed_rows.draw_speeds([row], "md")
-    assert f"| {name.removesuffix(' Setting')} |" in rendered
-    assert f"[{name}]=(" in rendered.replace("\\", "")
-
-
-def test_a_row_is_strict_json_with_the_directory_of_its_run() -> None:
-    run = made(
-        server=server("transformers serve"), sensed=sensed(server=10), launched=launched("t", "--dtype", "b")
-    )
-    row = replace(ladder_rows.make_speed_row(run, OUTPUT), run="runs/1")
-    found = json.loads(json.dumps(ladder_rows.encode_speed_row(row), allow_nan=False))
-    assert list(found)[-1] == "run"
-    assert found == {
-        "model": "Qwen3-8B", "backend": "Transformers", "gpu": "A GPU", "input_length": 10,
-        "quantization": "", "gpu_num": 1, "speed_tok_s": 25.0, "ttft_ms": 20.0, "decode_tok_s": 22.22,
-        "gpu_memory": 10.0, "gpu_memory_unit": "MB", "note": "", "formula": "output/time",
-        "output_length": 5, "setting": {"dtype": "b"}, "run": "runs/1",
-    }  # fmt: skip
-    missed = ladder_rows.encode_speed_row(ladder_rows.make_speed_row(made([Req(100, failure=FAILED)]), TOTAL))
-    missing = ("speed_tok_s", "gpu_num", "gpu_memory", "gpu_memory_unit", "setting")
-    assert [missed[key] for key in missing] == [None] * 5
 
 
 PP, TG = DepthTest("pp", 2048, 4096), DepthTest("tg", 128, 4096)

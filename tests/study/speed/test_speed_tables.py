@@ -19,6 +19,7 @@ from loadgen.study.speed.speed_rows import (
     QWEN3,
     SETTINGS,
     THROUGHPUT,
+    TOTAL,
     EngineSetting,
     Memory,
     SpeedRow,
@@ -166,6 +167,24 @@ def test_a_terminal_gets_no_long_line_and_no_control_character(width: int) -> No
     drawn = render_text_table(speed_rows.make_speed_table([long], speed_rows.TERMINAL), width)
     assert max(map(len, drawn.splitlines())) <= width
     assert all(letter.isprintable() or letter == "\n" for letter in drawn)
+
+
+def test_ours_stand_beside_the_published_of_the_same_formula() -> None:
+    ours = [
+        SpeedRow("Qwen3-8B", "SGLang", "H200", 1, "FP8", 1, Decimal("300.50"), formula=TOTAL),
+        SpeedRow("Qwen3-8B", "SGLang", "H200", 129024, "FP8", 1, None, note=NO_ROOM, formula=TOTAL),
+        SpeedRow("Qwen3-8B", "SGLang", "H200", 100, "FP8", 1, Decimal("300.00"), formula=TOTAL),
+    ]
+    assert speed_rows.draw_next_to_published(ours) == (
+        "   Input  Quantization       Speed   Published  Ratio  Published on\n"
+        "  Length                (tokens/s)  (tokens/s)\n"
+        "  ------  ------------  ----------  ----------  -----  -------------------\n"
+        "Qwen3-8B\n"
+        "       1  FP8               300.50      150.25   2.00  SGLang, 1× H20-96GB\n"
+        "  129024  FP8                    -     1393.21      -  SGLang, 1× H20-96GB\n"
+        "     100  FP8               300.00           -      -  -\n"
+        "Speed = (prompt+output)/time\n"
+    )
 
 
 PROMPTS = [

@@ -13,7 +13,7 @@ from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.plan import profile
-from loadgen.run.command.options import bench_parser, parse
+from loadgen.run.command.options import bench_parser
 from loadgen.settings.setting import Makes
 from loadgen.settings.table import list_profile_keys
 from loadgen.study.series.campaign import arms, campaign_file
@@ -251,21 +251,6 @@ def test_secrets_are_written_nowhere() -> None:
     assert shown["server_env"]["A"] == "b"
     assert shown["label"] == "x"
     assert "max-num-seqs 8" in shown["server_args"]
-
-
-def test_an_arms_command_does_the_same_alone(tmp_path: Path) -> None:
-    path = written(tmp_path, {"name": "a", "model": "m", "header": {"X-Key": "very-secret"}},
-                   servers={"v": {"base_url": "http://h:1", "backend": "vllm"}})  # fmt: skip
-    (arm,) = arms.make_arms(campaign_file.load_campaign(path), path)
-    line = arms.render_command(arm, 5, 7)
-    assert "very-secret" not in line
-    assert line == (
-        "loadgen bench --base-url=http://h:1 --backend=vllm --model=m --header 'X-Key=***' "
-        f"--profile {tmp_path}/./tiny.toml --repeat 5 --seed 7"
-    ).replace("/./", "/")
-    again = parse(line.split()[2:])
-    assert (again.repeat, again.seed, again.overrides) == (5, 7, {"backend": "vllm"})
-    assert [one.backend for one in arm.profiles] == ["vllm"]
 
 
 PARSER = bench_parser()

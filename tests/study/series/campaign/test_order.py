@@ -167,20 +167,6 @@ def test_time_left_is_that_of_the_same_cells_before_else_of_others(tmp_path: Pat
     assert arms.estimate_left(pace, found, every) == TimeLeft(0.0)
 
 
-def test_before_the_first_cell_the_roofline_tells_the_least(tmp_path: Path) -> None:
-    table = {"name": "A", "model": "Qwen/Qwen3-8B", "launch": "vllm"}
-    path = written(tmp_path, table, profiles=["low-load"], hardware="jetson-thor", repeats=2)
-    left = arms.estimate_left(Pace(), starts(path), set())
-    # 10 requests and a warm-up one, 128 tokens each: 15.1 GB of weights at 273 GB/s, and twice that.
-    assert left.at_best
-    assert left.seconds == pytest.approx(2 * 11 * 128 * 15.1 / 273, rel=0.1)
-    assert left.words == "at least 3 min"
-    unknown = written(tmp_path, {**table, "model": "of-my-own"}, hardware="jetson-thor")
-    assert arms.estimate_left(Pace(), starts(unknown), set()).unknown
-    with pytest.raises(UsageError, match=r"c.toml: checkpoint 'A': --hardware h200-of-mine: unknown"):
-        starts(written(tmp_path, table, hardware="h200-of-mine"))
-
-
 def test_a_preview_shows_order_commands_and_time_and_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -103,22 +103,6 @@ def test_a_candidate_that_cannot_score_is_scored_by_the_reference(
     assert "quality, B on embedded: it cannot score a prompt, and has sampled" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["A", "B"])
-def test_an_interrupted_task_is_done_when_it_is_resumed(
-    tmp_path: Path, fake: FakeMeasuring, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    fake.ends = {name: KeyboardInterrupt()}
-    assert run(tmp_path) == 130
-    assert "resume with: loadgen campaign" in capsys.readouterr().out
-    place = the_directory()
-    measured = len(fake.calls)
-    kept = contents(place / "cells")
-    assert run(tmp_path, "--resume") == 0
-    assert fake.calls[measured:] == fake.calls[measured - 1 : measured] + ["score B"] * (name == "A")
-    assert set(read_qualities(place)) == {"A on embedded", "B on embedded"}
-    assert {path: contents(place / "cells")[path] for path in kept} == kept
-
-
 def test_a_task_that_fails_is_recorded_and_retried_when_asked(
     tmp_path: Path, fake: FakeMeasuring, capsys: pytest.CaptureFixture[str]
 ) -> None:

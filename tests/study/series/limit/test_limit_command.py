@@ -16,8 +16,8 @@ from loadgen.figures.objectives import Objective, Standing
 from loadgen.run import session
 from loadgen.study.limit_record import LimitRecord, LimitRun
 from loadgen.study.series.limit.limit_command import continue_search, find_failing_search
-from loadgen.study.series.limit.limit_search import check_budget, estimate_time
-from loadgen.study.series.limit.search import NextRun, Search
+from loadgen.study.series.limit.limit_search import check_budget
+from loadgen.study.series.limit.search import Search
 
 PACED = "jetson-thor/qwen3-8b-bf16"  # slow enough for a client of processes to hold any load
 SLO = ["--slo", "ttft p99 < 500ms"]
@@ -101,36 +101,6 @@ def test_a_budget_too_small_for_two_runs_gets_advice_that_works(
             check_budget(small)
         small = replace(small, budget_s=parsing.parse_seconds(advised))
     check_budget(small)
-
-
-@loop_over(
-    ("percentile", "start", "budget_s", "words"),
-    [
-        (
-            99, 0.05, 36000,
-            "at least 3 h 38 min in two runs, the first of 2 h 55 min (524 requests), at most 10 h 00 min "
-            "(--budget)",
-        ),
-        (
-            99, 100, 1800,
-            "at least 2 min in two runs, the first of 60 s (the shortest run), at most 30 min (--budget)",
-        ),
-        (
-            90, 1, 1800,
-            "at least 4 min in two runs, the first of 2 min (a share of the budget), at most 30 min "
-            "(--budget)",
-        ),
-        (90, 0.05, None, "at least 2 h 52 min in two runs, the first of 2 h 47 min (500 requests)"),
-    ],
-)  # fmt: skip
-def test_before_its_first_run_a_search_says_what_it_takes(
-    percentile: float, start: float, budget_s: float | None, words: str
-) -> None:
-    asked = Search("rate", (Objective("ttft", percentile, 500),), start, 0.01, 4096, budget_s=budget_s)
-    assert estimate_time(asked) == words
-    first = asked.choose_next_run()
-    assert isinstance(first, NextRun)
-    assert first.duration_s == pytest.approx(asked.estimate_first_run()[0], abs=0.1)
 
 
 def test_a_search_is_resumed_within_bounds_that_hold_its_runs() -> None:
