@@ -174,15 +174,6 @@ def test_what_is_lost_in_mid_run_is_named_and_ends(
     assert clock.ns - began_ns < 2 * fleets._ANSWERS_S * 1e9
 
 
-def test_a_stopped_process_is_waited_for_while_others_send(clock: FakeClock) -> None:
-    others: list[ShardStatus | str | None] = [sending(number) for number in range(1, 400)]
-    fleet = Fleet(
-        ScriptedCalls(clock, [[*others, DONE], [sending(1), *[sending(1)] * 390, sending(2), DONE]])
-    )
-    watched(fleet)
-    assert [fleet.explain_loss(shard) for shard in fleet.shards] == ["", ""]
-
-
 def test_a_rule_that_ended_one_shard_is_named_with_it(clock: FakeClock) -> None:
     ruled = ShardStatus(ready=True, done=True, rule="--max-consecutive-failures 3: 3 in a row")
     fleet = Fleet(ScriptedCalls(clock, [[DONE], [ruled]]))

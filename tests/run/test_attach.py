@@ -58,24 +58,6 @@ def test_the_processes_of_a_server_on_this_machine_are_known(
     assert os.getpid() in require(session.local).pids()
 
 
-@pytest.mark.parametrize(
-    ("owner", "delays"),
-    [
-        ("loadgen-null", True),
-        ("loadgen-engine", True),
-        ("loadgen-null-nagle", False),
-        ("vllm", False),  # a gateway may stand in front of it
-        ("llamacpp", False),
-        ("", False),
-    ],
-)
-def test_acknowledgements_are_saved_only_where_the_server_waits_for_none(
-    owner: str, delays: bool, stack: ExitStack
-) -> None:
-    server = stack.enter_context(ScriptedServer(api(lambda _: stream(), owner=owner)))
-    assert at(server, stack, "--model", "m").root.delay_acks is delays
-
-
 @pytest.mark.whole
 @pytest.mark.parametrize("words", [[], ["--preset", "h20/qwen3-8b-fp8"]])
 def test_without_a_server_the_embedded_engine_starts_and_ends(

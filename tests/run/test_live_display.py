@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import sys
 import threading
 import time
 
@@ -15,8 +14,8 @@ import rich.live
 from builders.loops import loop_over
 from loadgen.base import clock
 from loadgen.records.record import Record
-from loadgen.run.command.progress import Display, Progress
-from loadgen.run.live_display import LineDisplay, ProgressBar, choose_display
+from loadgen.run.command.progress import Progress
+from loadgen.run.live_display import LineDisplay, ProgressBar
 from loadgen.run.status_lines import RunStatus, Wait
 from loadgen.transport.capture import Counters
 from loadgen.transport.failure import Failure, FailureKind
@@ -118,27 +117,6 @@ def test_what_is_left_is_time_or_the_last_answers(
     assert shown.line() == f"smoke: 0/4 done · 1 running · {rest} · about 30 tokens"
 
 
-@pytest.mark.parametrize(
-    ("at_most_s", "after_s", "detail", "line"),
-    [
-        (None, 0, "", "settling"),
-        (3.0, 0, "", "settling · at most 3 s"),
-        (None, 59.4, "", "settling · 59 s"),
-        (None, 59.6, "", "settling · 1:00"),
-        (None, 3725, "", "settling · 62:05"),
-        (600.0, 12, "", "settling · 12 s of at most 10:00"),
-        (600.0, 12, "2 run", "settling · 12 s of at most 10:00 · 2 run"),
-        (0.0, 1, "", "settling · 1 s"),
-    ],
-)
-def test_a_wait_says_for_what_and_how_long(
-    at_most_s: float | None, after_s: float, detail: str, line: str, now: Clock
-) -> None:
-    wait = Wait("settling", at_most_s, now(), lambda: detail)
-    now.at_ns += int(after_s * SECOND)
-    assert (wait.line(), wait.share) == (line, None)
-
-
 class Hasty(LineDisplay):
     """LineDisplay that wait for no second."""
 
@@ -181,30 +159,6 @@ def test_a_line_of_a_log_has_80_columns_at_most(now: Clock) -> None:
     lines = stream.getvalue().splitlines()
     assert len(lines) > 1
     assert max(map(len, lines)) <= 80
-
-
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-@loop_over(
-    ("stream", "term", "kind"),
-    [
-        (io.StringIO, "xterm", LineDisplay),
-        (Terminal, "xterm", ProgressBar),
-        (Terminal, "dumb", LineDisplay),
-        (Terminal, "unknown", LineDisplay),
-    ],
-)
-def test_only_a_terminal_that_can_erase_has_a_bar(
-    stream: type[io.StringIO], term: str, kind: type[Display], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "stderr", stream())
-    monkeypatch.setenv("TERM", term)
-    assert type(choose_display(quiet=False)) is kind
 
 
 def test_time_left_follows_tokens_before_the_first_request_ends(now: Clock) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
 
 import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import MeasureError
-from loadgen.plan import prompt_texts
-from loadgen.plan.random_prompts import PromptShape
-from loadgen.plan.request_sources import RandomStream, WordCounts, list_common_words
+from loadgen.plan.request_sources import WordCounts, list_common_words
 from loadgen.run.prompt_counts import Count, correct_counts, fit_counts
 
 TWO = frozenset(list_common_words()[64:128])  # one group
@@ -41,16 +38,8 @@ def a_third_of_two(text: str) -> int:
     return 12 + sum(2 if word in THIRD else 1 for word in text.split())
 
 
-def by_bytes(text: str) -> int:
-    return 5 + math.ceil(len(text) / 4)
-
-
 def small_vocabulary(text: str) -> int:
     return 10 + sum(SMALL_TOKENS[word] for word in text.split())
-
-
-EXACT = [one_each, long_first, one_group_of_two, small_vocabulary]
-COUNTERS = [*EXACT, a_third_of_two, by_bytes]
 
 
 def asynchronous(count: Callable[[str], int], asked: list[str] | None = None) -> Count:
@@ -71,21 +60,25 @@ def learned(
     return asyncio.run(ask())
 
 
-@pytest.mark.parametrize("groups", [2, 8])
-@pytest.mark.parametrize("asked", [32, 100, 1000])
-@pytest.mark.parametrize("count", COUNTERS)
-def test_prompts_reach_the_asked_length_within_one_percent(
-    count: Callable[[str], int], asked: int, groups: int
+@loop_over(
+    ("count", "kinds", "overhead", "per_word"),
+    [
+        (one_each, 512, 11, 1),
+        (long_first, 512, 12, 1),
+        (one_group_of_two, 448, 11, 1),
+        (small_vocabulary, 32, 10, 1),
+        (a_third_of_two, 64, 14 - 85 / 64, 85 / 64),  # its first word is of two tokens
+    ],
+)
+def test_overhead_and_tokens_a_word_are_separated_exactly(
+    count: Callable[[str], int], kinds: int, overhead: float, per_word: float
 ) -> None:
-    counts = learned(count, count, asked, groups)
-    for seed in range(20):
-        made = prompt_texts.WordTexts(PromptShape(20, asked, 1), counts, RandomStream(seed))
-        texts = [made.prompt(i) for i in range(20)]
-        counted = [count(text) for text in texts]
-        assert sum(counted) / 20 == pytest.approx(asked, rel=0.01)
-        assert len(set(texts)) == 20
-        if count in EXACT:
-            assert set(counted) == {asked}
+    asked: list[str] = []
+    found = asyncio.run(fit_counts(asynchronous(count, asked), 8))
+    assert (len(found.words), found.overhead, found.per_word) == (kinds, overhead, per_word)
+    assert len(asked) == (17 if count is small_vocabulary else 9)
+    if per_word == 1:
+        assert {count(f"the {word}") - count("the") for word in found.words} == {1}
 
 
 def cut_at(most: int) -> Callable[[str], int]:

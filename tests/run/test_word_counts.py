@@ -66,22 +66,6 @@ def test_a_hosted_api_without_a_list_of_models_gets_the_asked_lengths(refused: d
     assert KEY not in report
 
 
-def test_usage_of_an_answer_in_one_piece_counts_too() -> None:
-    api = HostedApi(models=False, counts=counted)
-
-    def unstreamed(asked: Asked) -> Answer:
-        if b'"stream":false' not in asked.body:
-            return api(asked)
-        body = msgspec.json.decode(asked.body)
-        api.served.append(body)
-        usage = {"prompt_tokens": counted(body["messages"][0]["content"]), "completion_tokens": 1}
-        choice = {"index": 0, "message": {"content": "a"}, "finish_reason": "length"}
-        return Answer([whole(msgspec.json.encode({"choices": [choice], "usage": usage}))])
-
-    assert bench(unstreamed, "--disable-stream") == 0
-    assert [counted(body["messages"][0]["content"]) for body in api.served[-6:]] == [200] * 6
-
-
 def test_tokenize_is_asked_where_there_is_one() -> None:
     api, texts = HostedApi(models=False, counts=counted, key=None), list[str]()
 

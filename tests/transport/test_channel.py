@@ -118,15 +118,6 @@ def test_a_reader_that_is_gone_with_something_unread_means_stop() -> None:
     outbox.sock.close()
 
 
-def test_a_stop_after_the_end_loses_nothing() -> None:
-    outbox, inbox = open_pair()
-    outbox.put(capture(0))
-    outbox.finish(HEALTH)
-    inbox.stop()
-    assert not inbox.closed
-    assert drained(inbox) == [capture(0), HEALTH]
-
-
 def test_a_message_cut_by_the_senders_death_is_left_out() -> None:
     outbox, inbox = open_pair()
     outbox.put(capture(0))

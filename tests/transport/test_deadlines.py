@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import numpy as np
 import pytest
 
 from builders.loops import loop_over
@@ -16,7 +15,6 @@ from loadgen.base.clock import WallOffset
 from loadgen.base.errors import UsageError
 from loadgen.base.urls import check_headers, check_path, check_request_id_prefix
 from loadgen.run.command.options import parse
-from loadgen.transport.capture import Capture, join_reads, pack_int64s
 from loadgen.transport.deadlines import (
     Deadlines,
     Stream,
@@ -141,36 +139,6 @@ def test_a_step_is_noticed_when_it_is_looked_for() -> None:
     wall.check()
     assert wall.list_replaced_ns(0) == (wall.first_ns,)
     assert wall.now_ns == virtual.wall_offset_ns
-
-
-@loop_over("step_ns", [2 * SECOND, -5 * SECOND, 3600 * SECOND, -3600 * SECOND, 20 * MS])
-@loop_over("undone", [False, True])
-def test_reads_on_both_sides_of_a_step_have_their_own_offset(step_ns: int, undone: bool) -> None:
-    offset_ns, lag_ns = 10**18, 50_000
-    true_ns = np.arange(1, 31) * 10 * MS
-    stepped = np.arange(30) >= 10
-    if undone:
-        stepped &= np.arange(30) < 20
-    wall_ns = true_ns + offset_ns + np.where(stepped, step_ns, 0)
-    timespecs = np.stack([wall_ns // SECOND, wall_ns % SECOND], axis=1)
-    timespecs[5] = 0  # one without
-    raw, read_lengths = join_reads([b"x"] * 30)
-    capture = Capture(
-        index=0,
-        slot=0,
-        intended_ns=0,
-        sent_ns=0,
-        end_ns=0,
-        raw=raw,
-        read_lengths=read_lengths,
-        seen_ns=pack_int64s((true_ns + lag_ns).tolist()),
-        kernel=timespecs.astype(np.int64).tobytes(),
-        realtime_offset_ns=offset_ns if undone else offset_ns + step_ns,
-        earlier_offsets_ns=(offset_ns, offset_ns + step_ns) if undone else (offset_ns,),
-    )
-    expected_ns = true_ns.copy()
-    expected_ns[5] = 0
-    assert capture.kernel_ns().tolist() == expected_ns.tolist()
 
 
 # Heads.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import sys
-import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -169,16 +168,6 @@ def test_an_answer_that_fills_reads_to_the_last_byte_is_read_to_its_end(
     assert [len(capture.raw) for capture in driven.captures] == [size] * 3
 
 
-def test_a_reader_that_comes_late_delays_no_request(epoll: str) -> None:
-    padding = chunk(b": " + b"x" * 400_000 + b"\n\n")
-    answer = Answer([HEAD, padding, *(chunk(event) for event in events(2)), LAST])
-    with ScriptedServer(lambda _: answer) as server:
-        job = job_of(server.target(), 100, 4)
-        driven = Driver(job, epoll, read_after=threading.Event()).run()
-    assert kinds(driven) == [None] * 100
-    assert driven.health.backlog_bytes > 30 << 20
-
-
 # Stamps.
 
 
@@ -264,17 +253,6 @@ def test_a_request_waits_for_its_first_token_as_long_as_others_get_theirs(
     server = VirtualServer(lambda asked: queued if asked.number else going_on)
     job = job_of(server.target(), 2, 2, limits=limits, token_seen=Completions().has_token)
     assert kinds(drive(job, transport, server)) == found
-
-
-def test_a_timeout_ends_a_request_that_gets_tokens_and_the_next_is_served(transport: str) -> None:
-    slow = Answer([HEAD, *repeated(token(), 200, 0.02)])
-    limits = Limits(request_timeout_ns=200 * MS)
-    server = VirtualServer(lambda asked: stream() if asked.number else slow)
-    driven = drive(job_of(server.target(), 2, 1, limits=limits), transport, server)
-    assert kinds(driven) == [FailureKind.TIMEOUT, None]
-    timed_out = records(driven)[0]
-    assert 200 * MS < timed_out.end_ns - timed_out.sent_ns < 200 * MS + LATE_NS
-    assert 10 <= timed_out.output_tokens <= 16
 
 
 @loop_over("silent", [True, False])

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from fakes.scripted_server import HEAD, Answer, Asked, ScriptedServer, chunk, job_of, stream, token
 from loadgen.transport import capture_process
 from loadgen.transport.failure import FailureKind
-from loadgen.transport.memory_room import MIB, MemoryGauge, limit_open_bytes
+from loadgen.transport.memory_room import MIB, limit_open_bytes
 
 STATUS = "VmSize:\t 102400 kB\nVmData:\t 51200 kB\n"
 
@@ -86,17 +86,6 @@ def test_a_limit_of_the_process_counts_what_it_holds_already(
     limits = {resource.RLIMIT_AS: 600 * MIB, resource.RLIMIT_DATA: resource.RLIM_INFINITY}
     monkeypatch.setattr(resource, "getrlimit", lambda which: (limits[which],) * 2)
     assert limit_open_bytes(64, 8, root=machine(tmp_path)) == 125 * MIB
-
-
-def test_a_gauge_tells_when_the_process_has_grown(tmp_path: Path) -> None:
-    pages = tmp_path / "statm"
-    pages.write_text("900 500 30\n")
-    gauge = MemoryGauge(10 * resource.getpagesize(), pages)
-    assert not gauge.is_passed()
-    pages.write_text("900 511 30\n")
-    assert gauge.is_passed()
-    gauge.close()
-    assert gauge.is_passed()  # it cannot be known any more
 
 
 @pytest.mark.whole

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import struct
 from typing import Any
 
 import pytest
 
 from builders.loops import loop_over
-from fakes.scripted_server import ScriptedServer, drive, job_of, records, stream
+from fakes.scripted_server import drive, job_of, records, stream
 from fakes.virtual_network import VirtualServer, VirtualSocket
 from loadgen.records.record import UNKNOWN
 from loadgen.transport.network import UNKNOWN_LOSSES, Losses, read_losses
@@ -56,15 +55,6 @@ class Kernel:
 )
 def test_a_kernel_reports_what_it_counts(found: bytes | OSError, losses: Losses) -> None:
     assert read_losses(Kernel(found)) == losses  # type: ignore[arg-type]
-
-
-@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="TCP_INFO is Linux's")
-@pytest.mark.parametrize("transport", ["wire", "ring", "httpx"])
-def test_a_link_without_losses_has_none(transport: str) -> None:
-    with ScriptedServer(lambda _: stream(5, 0.001)) as server:
-        found = records(drive(job_of(server.target(), 6, 2), transport))
-    assert {(record.out_of_order, record.retransmitted) for record in found} == {(0, 0)}
-    assert all(1_000 <= record.rtt_ns < 1_000_000_000 for record in found)
 
 
 @pytest.mark.parametrize("transport", ["wire", "ring"])

@@ -7,7 +7,6 @@ import pytest
 
 from fakes.scripted_server import TRANSPORTS, drive, job_of, stream
 from fakes.virtual_network import VirtualServer
-from loadgen.features.workers.worker_process import Queue, Shared
 from loadgen.settings.shard_settings import Share
 from loadgen.transport.sending.job import At, Listed
 
@@ -36,16 +35,3 @@ def test_an_open_loop_sends_its_indices_at_their_times(transport: str) -> None:
     assert [capture.intended_ns - begin_ns for capture in driven.captures] == [10 * MS, 40 * MS, 70 * MS]
     assert all(0 <= capture.sent_ns - capture.intended_ns < 2 * MS for capture in driven.captures)
     assert {capture.slot % 3 for capture in driven.captures} == {1}
-
-
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_closed_loop_takes_what_another_has_left(transport: str) -> None:
-    server = VirtualServer(lambda _: stream(2, 0.001))
-    queue = Queue(np.arange(8))
-    taken = [queue.take_next(), queue.take_next()]  # by another process
-    driven = drive(job_of(server.target(), 0, 2, order=Shared(queue), share=Share(1, 2)), transport, server)
-    assert [capture.index for capture in driven.captures] == [2, 3, 4, 5, 6, 7]
-    assert taken == [0, 1]
-    assert {capture.slot for capture in driven.captures} == {1, 3}
-    assert driven.counters.sent == 6
-    queue.close()

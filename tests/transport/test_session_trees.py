@@ -160,25 +160,6 @@ def test_sub_agents_overlap_and_the_main_line_waits_for_all(transport: str) -> N
     assert server.connections == 3  # that the second session goes over too
 
 
-def test_a_lane_has_a_connection_when_what_it_waits_for_ends(epoll: str) -> None:
-    server = taking({0: 0.2})
-    driven = drive(trees_of(server, [FORK] * 4, 2), epoll, server)
-    assert kinds(driven) == [None] * 24
-    assert max(capture.connect_ns for capture in driven.captures) == 0
-    assert max(capture.sent_ns - capture.intended_ns for capture in driven.captures) < MS
-
-
-def test_a_later_root_is_due_its_delay_after_its_sessions_begin(transport: str) -> None:
-    server = taking({0: 1.0})
-    job = trees_of(server, [ROOTS], 1, [0, 0.1, 0.3, 0.2])
-    driven = drive(job, transport, server)
-    assert isinstance(job.sessions, SessionJob)
-    check_order(driven, job.sessions.turns, transport)
-    found = by_index(driven)
-    assert found[2].intended_ns - found[0].intended_ns == 300 * MS
-    assert found[2].end_ns < found[0].end_ns
-
-
 @loop_over(
     ("failed", "sent"),
     [
@@ -203,20 +184,6 @@ def test_a_failed_request_drops_what_waits_for_it_alone(
     check_order(driven, job.sessions.turns, transport)
     assert driven.counters.sent == driven.counters.ended == len(sent) + 3
     assert by_index(driven)[6].sent_ns >= max(by_index(driven)[each].end_ns for each in sent)
-
-
-@loop_over("most", [1, 2, 3])
-def test_at_most_so_many_requests_of_all_sessions_are_in_flight(transport: str, most: int) -> None:
-    server = taking({}, {})
-    trees = [FORK, CHAIN, BACKGROUND, FORK]
-    job = trees_of(server, trees, 4, max_requests=most)
-    driven = drive(job, transport, server)
-    assert kinds(driven) == [None] * sum(map(len, trees))
-    assert isinstance(job.sessions, SessionJob)
-    check_order(driven, job.sessions.turns, transport)
-    assert most_in_flight(driven) == most
-    late_ns = [capture.sent_ns - capture.intended_ns for capture in driven.captures]
-    assert max(late_ns) > 5 * MS  # a turn waits for its place, and that is seen
 
 
 @loop_over("most", [1, 2, 3])

@@ -16,7 +16,6 @@ import pytest
 from builders.loops import loop_over, loop_over_named
 from fakes.scripted_server import (
     HEAD,
-    LAST,
     Answer,
     End,
     ScriptedServer,
@@ -88,18 +87,6 @@ def test_streams_over_tls_are_whole_and_keep_their_kernel_timestamps(
             assert (capture.kernel_ns() > 0).all()
         assert (capture.kernel_ns() <= capture.user_ns()).all()
         assert capture.connect_ns == 0  # paid before the run began
-
-
-def test_large_requests_and_answers_cross_many_records(
-    epoll: str, serving: ssl.SSLContext, trusting: ssl.SSLContext
-) -> None:
-    body = bytes(range(256)) * 2800
-    padding = chunk(b": " + b"x" * 300_000 + b"\n\n")
-    answer = Answer([HEAD, padding, *(chunk(event) for event in events(2)), LAST])
-    with ScriptedServer(lambda _: answer, tls=serving, read_bytes=16384) as server:
-        driven = drive(job_of(server.target(trusting, "localhost"), 3, 1, body=lambda _: body), epoll)
-        assert [asked.body == body for asked in server.asked] == [True] * 3
-    assert kinds(driven) == [None] * 3
 
 
 @loop_over_named(

@@ -21,7 +21,6 @@ from fakes.scripted_server import (
     records,
     stream,
     token,
-    whole,
 )
 from fakes.tapped_server import FIRST_NS, GAP_NS, GAP_S, See, Tapped, driven_by, exact
 from loadgen.records.record import REORDERING, RETRANSMISSION
@@ -46,14 +45,6 @@ def test_every_token_has_its_own_instant_though_the_client_sleeps(poll_ns: int, 
     assert (driven.health.dropped_segments, driven.health.fallen_back) == (0, 0)
     assert driven.health.segments == driven.counters.reads == slots * (3 * 24 + 1)
     assert not server.poller().sockets  # all are closed
-
-
-def test_many_answers_of_one_connection_pass_the_end_of_sequence_numbers() -> None:
-    server = Tapped(lambda _: Answer([whole(b"x" * 70_000 + b"".join(events(2)), kind="text/event-stream")]))
-    driven = driven_by(server, 5, 1)
-    assert server.connections == 1
-    assert [capture.segments for capture in driven.captures] == [True] * 5
-    assert {len(capture.read_ends()) for capture in driven.captures} == {2}  # of 60000 bytes at most
 
 
 CRLF_EVENTS = [chunk(event.replace(b"\n", b"\r\n")) for event in events(20)]
@@ -124,18 +115,6 @@ def test_a_connection_that_the_ring_does_not_show_is_read_as_any_other() -> None
     assert len({capture.slot for capture in fallen}) == 1
     assert driven.health.fallen_back == len(fallen) == 3
     assert driven.health.dropped_segments == 0
-
-
-def test_ends_that_the_ring_shows_nothing_of_are_found_within_seconds() -> None:
-    def tamper(see: See, *segment: Any, **opens: Any) -> None:
-        if opens:
-            see(*segment, **opens)
-
-    server = Tapped(lambda _: stream(3, GAP_S), tamper=tamper, poll_ns=100_000)
-    driven = driven_by(server, 6, 3)
-    assert kinds(driven) == [None] * 6
-    assert driven.health.fallen_back == 6
-    assert driven.health.ended_ns - driven.health.started_ns < 2 * 4_500 * MS
 
 
 # What the network does to segments.

@@ -102,17 +102,6 @@ def test_ports_of_others_are_left_out_and_not_admitted() -> None:
     assert machine.files == 900
 
 
-def test_a_process_that_may_open_no_more_files_has_no_ports_and_no_leak() -> None:
-    machine = Machine(most_files=30)
-    ports = machine.ports()
-    assert not ports.reserve(31)
-    assert (machine.files, machine.occupied, ports.ports) == (0, set(), set())
-    assert ports.reserve(30)
-    assert len([take(ports) for _ in range(30)]) == 30
-    assert ports.take() is None
-    assert machine.files == 30
-
-
 def test_loopback_too_scattered_has_an_address_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_ports, "read_local_ports", lambda: (LOW, LOW + 3999))
     machine = Machine({("127.0.0.1", LOW + i) for i in range(0, 4000, 2)}, local=("127.0.0.1", 0))

@@ -53,23 +53,6 @@ def recorded(role: str, host: str, name: str) -> RoleScrapes:
     return RoleScrapes(place=place, before=MetricsSnapshot(last.names), last=last)
 
 
-def add_up(name: str, metric: str) -> int:
-    """Add up a metric's samples in a recorded exposition, line by line."""
-    lines = (RECORDED / f"{name}.txt").read_text("utf-8").splitlines()
-    own = [line for line in lines if line.startswith((f"{metric}{{", f"{metric} "))]
-    return int(sum(float(line.rpartition(" ")[2]) for line in own))
-
-
-def test_of_recorded_prefill_and_decode_each_counts_its_own() -> None:
-    window = reconcile_roles(
-        [recorded("prefill", "p", "sglang_loaded"), recorded("decode", "d", "sglang_after_bench")]
-    )
-    prompt = add_up("sglang_loaded", "sglang:prompt_tokens_total")
-    assert (window.prompt_tokens, window.prefix_queries) == (prompt, prompt)
-    assert window.generation_tokens == add_up("sglang_after_bench", "sglang:generation_tokens_total")
-    assert sum(window.requests.values()) == add_up("sglang_after_bench", "sglang:num_requests_total")
-
-
 def test_a_recorded_router_is_held_to_its_recorded_workers() -> None:
     every = [
         recorded("router", "f", "dynamo_frontend"),
@@ -97,23 +80,6 @@ def test_prefill_and_decode_are_never_added() -> None:
     assert (window.finished, window.prompt_tokens, window.generation_tokens) == (8, 80, 800)
     assert (window.prefix_queries, window.prefix_hits, window.preemptions) == (80, 40, 4)
     assert (require(window.queue).count, require(window.itl).count, window.ttft) == (8, 800, None)
-
-
-@loop_over(
-    ("roles", "expected"),
-    [
-        (("decode",), (8, 80, 800)),
-        (("prefill",), (None, 80, None)),
-        (("router",), (8, None, None)),
-        (("worker", "router"), (8, 80, 800)),
-        (("worker", "decode"), (16, 160, 1600)),
-        (("worker", "prefill", "decode"), (16, 160, 1600)),
-    ],
-)
-def test_what_each_role_counts(roles: tuple[str, ...], expected: tuple[int | None, ...]) -> None:
-    for names in ("vllm", "sglang"):  # which counts zero where nothing was counted
-        window = reconcile_roles([scrapes(role, role, counted(8, 80, 800, names)) for role in roles], "m")
-        assert (window.finished, window.prompt_tokens, window.generation_tokens) == expected
 
 
 def test_a_server_that_could_not_be_scraped_is_named() -> None:

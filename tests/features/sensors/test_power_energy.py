@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -12,10 +10,8 @@ import pytest
 from builders.loops import loop_over, loop_over_named
 from builders.required import require
 from loadgen.facts.sensor_facts import SensorSummary
-from loadgen.features.sensors.power_urls import Place, PowerUrls
 from loadgen.features.sensors.sensor_summary import Window, list_series, render_summary, summarize_window
 from loadgen.host.sensor import Key, PowerSource, Reading, Sample
-from loadgen.server.exchange import ControlAnswer, ServerAddress
 from loadgen.server.sample_file import SampledSeries, thin_series
 
 Series = Mapping[Key, Mapping[float, float]]
@@ -166,42 +162,6 @@ def test_counters_are_kept_as_power_and_once() -> None:
         (each.quantity, each.where): each.values.tolist() for each in list_series(list_samples(series, 2, {}))
     }
     assert found == {("power_w", "GPU 0"): [100.0, 100.0], ("package_w", "CPU package 0"): [40.0, 40.0]}
-
-
-@loop_over("period_s", [0.1, 1.0, 3.0, 10.0, 30.0])
-@loop_over("duration_s", [10, 60, 120])
-def test_the_share_that_is_estimated_bounds_the_error(period_s: float, duration_s: int) -> None:
-    draw = random.Random(f"{period_s} {duration_s}")
-    for _ in range(5):
-        found = sensed_of_exporter(period_s, draw.uniform(0, period_s), draw.uniform(0, 0.3), duration_s)
-        if found.energy is None:
-            assert period_s * 2 > duration_s
-            assert found.missing
-            continue
-        share = re.search(r"so (\d+) %", found.energy.source)
-        most = 0.05 if share is None else int(share[1]) / 100
-        assert abs(found.energy.joules / (400 * duration_s) - 1) <= most + 0.005
-
-
-def sensed_of_exporter(period_s: float, phase_s: float, late_s: float, duration_s: int) -> SensorSummary:
-    """The summary of a run at 400 W between 60 W, of an exporter that updates its counter each `period_s`."""
-    begin_s, now_s = 100.0, 98.0
-
-    def ask(places: Sequence[Place], limit_s: float) -> list[ControlAnswer]:
-        at_s = (now_s - phase_s) // period_s * period_s + phase_s
-        busy_s = min(max(at_s - begin_s, 0.0), duration_s)
-        joules = 60 * (at_s - busy_s) + 400 * busy_s
-        text = f'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{gpu="0",UUID="x",Hostname="a"}} {joules * 1e3:.0f}\n'
-        return [ControlAnswer("/metrics", 200, text.encode())]
-
-    sensor = PowerUrls([ServerAddress("http://node:9400")], (), ask, lambda: int(now_s * S), lambda: 0)
-    sensor.read(())
-    samples = []
-    for half in range(2 * duration_s + 2):
-        now_s = begin_s - late_s + half / 2
-        samples.append(Sample(int(now_s * S), 0, sensor.read(())))
-    end_ns = int((begin_s + duration_s) * S)
-    return summarize_window(Window(samples, int(begin_s * S), end_ns, 0.5))
 
 
 def sample(at_s: float, values: dict[Key, float]) -> Sample:

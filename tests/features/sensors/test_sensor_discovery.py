@@ -136,17 +136,6 @@ def test_memory_is_summed_and_a_process_that_ended_has_none(memory: Memory) -> N
     assert values == {("rss_bytes", ""): 600, ("pss_bytes", ""): 200}
 
 
-def test_pss_is_walked_every_five_seconds_and_told_between(memory: Memory) -> None:
-    now_s = [0.0]
-    sensor = Processes(lambda: int(now_s[0] * 1e9))
-    told = []
-    for at_s, pss in ((0.0, 100), (4.9, 150), (5.0, 160), (9.9, 170), (10.0, 180)):
-        now_s[0], memory.pss = at_s, pss
-        told.append(sensor.read([1]).values["pss_bytes", ""])
-    assert told == [100, 100, 160, 160, 180]
-    assert memory.walks == 3
-
-
 def test_a_process_of_another_user_is_a_line_and_never_a_part_of_the_sum(memory: Memory) -> None:
     memory.error = psutil.AccessDenied(1)
     reading = Processes(lambda: 0).read([1, 2])
@@ -284,6 +273,46 @@ def read_board(root: Path, name: str) -> MachineState:
     return Board(tree(root, (DATA / f"{name}.txt").read_text("utf-8"))).read_state(PIDS)
 
 
+def test_a_server_s_gpus_report_their_settings_and_what_runs_on_them() -> None:
+    state = read_nvml("h200")
+    assert state == MachineState(
+        driver="570.124.06",
+        firmware={"GPU 0": "96.00.99.00.01", "GPU 1": "96.00.99.00.01"},
+        clocks={
+            "GPU 0 SM": ClockState(now_mhz=1980, limit_mhz=1980, most_mhz=1980, pinned=False),
+            "GPU 0 memory": ClockState(now_mhz=3201, limit_mhz=3201, most_mhz=3201),
+            "GPU 1 SM": ClockState(now_mhz=345, limit_mhz=1980, most_mhz=1980),
+            "GPU 1 memory": ClockState(now_mhz=3201, limit_mhz=3201, most_mhz=3201),
+        },
+        power_caps={
+            name: PowerCap(now_w=700, default_w=700, least_w=200, most_w=700) for name in ("GPU 0", "GPU 1")
+        },
+        temperature_c={"GPU 0": 54, "GPU 1": 31},
+        held_back=("GPU 0: power limit",),
+        slowdown_us={"GPU 0 power": 2500, "GPU 0 heat": 2500, "GPU 1 power": 0, "GPU 1 heat": 0},
+        gpus={
+            "GPU 0": GpuUse(
+                name="NVIDIA H200",
+                used_bytes=135_000_000_000,
+                total_bytes=150_754_820_096,
+                others=1,
+                others_bytes=500_000_000,
+                busy_percent=98,
+                memory_busy_percent=61,
+                power_w=412.345,
+            ),
+            "GPU 1": GpuUse(
+                name="NVIDIA H200",
+                used_bytes=1_000_000_000,
+                total_bytes=150_754_820_096,
+                busy_percent=0,
+                memory_busy_percent=0,
+                power_w=76.0,
+            ),
+        },
+    )
+
+
 def test_a_recorded_h100_idles_at_a_clock_that_is_no_other_setting() -> None:
     state = Gpus(RecordedNvml("h100")).read_state((515,))
     idle, busy = state.clocks["GPU 0 SM"], state.clocks["GPU 1 SM"]
@@ -301,35 +330,6 @@ def test_a_recorded_h100_idles_at_a_clock_that_is_no_other_setting() -> None:
     )
     as_idle, as_busy = (replace(state, clocks={"GPU 0 SM": clock}) for clock in (idle, busy))
     assert list(list_state_differences(as_idle, as_busy)) == []
-
-
-def test_a_dgx_spark_at_low_clocks_reports_no_memory_and_no_reason() -> None:
-    state = read_nvml("gb10")
-    assert state.unified
-    assert state.held_back == ()
-    assert state.clocks == {"GPU 0 SM": ClockState(now_mhz=513, most_mhz=3003, pinned=False)}
-    assert state.gpus == {
-        "GPU 0": GpuUse(
-            name="NVIDIA GB10",
-            others=1,
-            others_bytes=45_088_768,
-            busy_percent=96,
-            memory_busy_percent=0,
-            power_w=14.21,
-        )
-    }
-    assert state.missing == (
-        "GPU 0 does not report memory in use, memory clock, greatest memory clock, power limit, default "
-        "power limit and bounds of its power limit: Not Supported",
-    )
-
-
-@pytest.mark.parametrize(("mask", "pinned"), [(0x02, True), (0x03, True), (0x01, None), (0x00, False)])
-def test_whether_clocks_are_as_set_is_unknown_of_an_idle_gpu(mask: int, pinned: bool | None) -> None:
-    nvml = RecordedNvml("h200")
-    nvml.said["devices"][0]["CurrentClocksEventReasons"] = mask
-    state = Gpus(nvml).read_state(PIDS)
-    assert (state.clocks["GPU 0 SM"].pinned, state.clocks["GPU 0 memory"].pinned) == (pinned, None)
 
 
 def test_a_jetson_reports_its_mode_and_clocks_below_their_best(tmp_path: Path) -> None:

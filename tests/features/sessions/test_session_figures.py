@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,10 +13,11 @@ from hypothesis import strategies as st
 from builders.loops import loop_over
 from builders.made_cases import START_NS
 from builders.made_runs import MS, keep
-from builders.made_sessions import ADDED, DELAY_MS, OUTPUT, TTFT_MS, TURN_MS, made, rows_of, turn_of
+from builders.made_sessions import ADDED, OUTPUT, judged, made, rows_of, turn_of
 from builders.required import require
 from loadgen.base.structs import replace
 from loadgen.features.sessions import session_figures
+from loadgen.features.sessions.session_checks import session_forgotten
 from loadgen.features.sessions.session_figures import (
     divide_by_branch,
     mark_critical_requests,
@@ -34,7 +34,7 @@ from loadgen.report.run_directory import Result
 from loadgen.report.run_writer import encode_run
 from loadgen.study.pages.run_section import make_account
 from loadgen.study.run_summary import summarise_run
-from loadgen.transport.failure import CANCELLED, Failure, FailureKind
+from loadgen.transport.failure import Failure, FailureKind
 
 CUT = Failure(FailureKind.TRUNCATED, "cut")
 LONG = Failure(FailureKind.CONTEXT_LIMIT, "400: maximum context length is 4096 tokens")
@@ -53,15 +53,11 @@ def ended() -> Result:
     return made(TURNS, rows, turn_places=((1, 'a.jsonl, row 4, conversation "x"'),), bodies_digest="ab" * 16)
 
 
-def test_each_turn_has_its_own_figures() -> None:
-    rows = made(TURNS, rows_of(TURNS)).derive(session_figures.divide_by_turn)
-    assert [(row.name, row.requests, row.failed) for row in rows] == [
-        ("1", 5, 0), ("2", 4, 0), ("3", 1, 0),
+def test_later_turns_share_rows_by_powers_of_two() -> None:
+    whole = made([40], rows_of([40], slots=1), slots=1)
+    assert [(row.name, row.requests) for row in whole.derive(session_figures.divide_by_turn)] == [
+        ("1", 1), ("2", 1), ("3", 1), ("4", 1), ("5–8", 4), ("9–16", 8), ("17–32", 16), ("33–64", 8),
     ]  # fmt: skip
-    assert [row.mean_input_tokens for row in rows] == [ADDED, 2 * ADDED, 3 * ADDED]
-    assert [row.cached_share for row in rows] == pytest.approx([0, 1 / 2, 2 / 3])
-    latencies = {(row.mean_ttft_ms, row.p99_ttft_ms, row.mean_tpot_ms, row.mean_e2el_ms) for row in rows}
-    assert latencies == {(TTFT_MS, TTFT_MS, 10.0, TURN_MS)}
 
 
 def test_what_usage_does_not_report_is_not_known() -> None:
@@ -101,26 +97,6 @@ def test_every_account_of_the_run_has_the_same_figures() -> None:
         shown = report.render_report(result, layout=layout)
         assert f"Output token throughput (tok/s):         {throughput:.2f}" in shown
     assert sum(row["requests"] for row in stored["loadgen"]["by_turn"]) == 9
-
-
-def test_sessions_are_counted_by_how_they_ended() -> None:
-    rows = rows_of(TURNS, failures={(0, 2): LONG, (3, 1): CUT, (4, 2): CANCELLED})
-    sessions = require(made(TURNS, rows, cut_short="stopped").derive(session_figures.summarize_sessions))
-    figures = sessions.figures
-    assert (figures.planned, figures.begun, figures.finished) == (5, 5, 2)
-    assert (figures.ended_early, figures.unfinished, figures.turns_not_sent) == (2, 1, 4)
-    assert (figures.mean_turns, figures.least_turns, figures.most_turns) == (1.6, 1, 2)
-    assert sessions.ended_early == {"context limit": 1, "truncated": 1}
-
-
-def test_a_finished_session_waits_for_the_server_or_rests() -> None:
-    sessions = require(made(TURNS, rows_of(TURNS, late_ms=5.0)).derive(session_figures.summarize_sessions))
-    figures = sessions.figures
-    lasting = [count * TURN_MS + (count - 1) * (DELAY_MS + 5) for count in TURNS]
-    assert figures.duration.mean_ms == pytest.approx(np.mean(lasting))
-    assert figures.duration.max_ms == max(lasting)
-    assert figures.busy_share == pytest.approx(sum(TURNS) * TURN_MS / sum(lasting))
-    assert (figures.lateness.n, figures.lateness.max_ms, figures.lateness.min_ms) == (12, 5.0, 0.0)
 
 
 def test_an_early_end_is_named_with_its_turn_and_its_row() -> None:
@@ -286,3 +262,13 @@ def test_concurrency_names_the_limit_of_requests() -> None:
     shown = report.render_report(limited)
     assert "1.04 requests in flight of 3 at most\n  (--max-requests)\n" in shown
     assert "between two turns" not in shown
+
+
+def test_a_branch_forgets_only_what_its_own_line_sent() -> None:
+    rows = [replace(row, cached_tokens=0) for row in send_tree(BEFORE, DELAYS_MS, (0,) * 6, (0,) * 6)]
+    run = judged([len(BEFORE)], rows, session_waits=make_agents().facts.session_waits)
+    found = require(session_forgotten.find(run))
+    # The main line's second request, and the first sub-agent's.
+    assert found.startswith(
+        f"of {ADDED + 2 * ADDED} prompt tokens that sessions had sent in their turn before"
+    )

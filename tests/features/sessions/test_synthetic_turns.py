@@ -33,15 +33,6 @@ def words(of: Plan, i: int) -> int:
     return sum(len(message["content"].split()) for message in messages(of, i))
 
 
-def test_a_turn_has_all_messages_before_it_and_one_of_its_own() -> None:
-    of = made()
-    first, second, third = (messages(of, i) for i in range(3))
-    assert [message["role"] for message in third] == ["user", "assistant", "user", "assistant", "user"]
-    assert (third[:1], third[:3]) == (first, second)
-    assert of.payload(2)["max_completion_tokens"] == 5
-    assert of.payload(2)["ignore_eos"] is True
-
-
 def test_no_message_and_no_answer_is_of_two_sessions() -> None:
     of = made(input_len=20, output_len=20)
     texts = [message["content"] for session in range(4) for message in messages(of, 3 * session + 2)]

@@ -58,27 +58,6 @@ def test_kubernetes_own_schema_takes_the_manifest(
         kubernetes_validate.validate({**job, "spec": {**job["spec"], "shards": 3}}, version, strict=True)
 
 
-def test_each_index_is_a_shard_of_the_same_plan_and_start(capsys: pytest.CaptureFixture[str]) -> None:
-    job = manifest(f"{JOB} --start-in 30", FLAGS, capsys)
-    assert {key: job["spec"][key] for key in ("completions", "parallelism", "completionMode")} == {
-        "completions": 3,
-        "parallelism": 3,
-        "completionMode": "Indexed",
-    }
-    assert job["spec"]["backoffLimitPerIndex"] == 0
-    assert pod(job)["restartPolicy"] == "Never"
-    (container,) = pod(job)["containers"]
-    assert container["command"] == [
-        *("loadgen", "bench", *FLAGS.split()),
-        *("--shard", "auto/3", "--start-at", str(NOW_S + 30)),
-        *("--run-dir", f"/runs/loadgen-{NOW_S + 30}", "--quiet"),
-    ]
-    assert "env" not in container
-    assert container["resources"]["requests"]["cpu"] == "2"
-    assert pod(job)["volumes"] == [{"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}]
-    assert container["volumeMounts"] == [{"name": "runs", "mountPath": "/runs"}]
-
-
 def test_the_api_key_is_taken_from_a_secret(capsys: pytest.CaptureFixture[str]) -> None:
     (container,) = pod(manifest(f"{JOB} --secret keys/openai", FLAGS, capsys))["containers"]
     (key,) = container["env"]

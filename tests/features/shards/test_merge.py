@@ -29,7 +29,7 @@ from loadgen.features.shards import merge
 from loadgen.plan import profile
 from loadgen.records.journal import JOURNAL, Journal
 from loadgen.records.record import Record, Records
-from loadgen.report import report, request_rows, run_directory
+from loadgen.report import report, run_directory
 from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
 from loadgen.report.run_writer import encode_run
@@ -184,29 +184,6 @@ def test_records_of_many_blocks_are_moved_as_those_of_one(monkeypatch: pytest.Mo
     assert Records.join(many).pack() == whole[0].pack()
     assert (whole[0].arrival_ns - records.arrival_ns).tolist() == [5] * len(records.arrival_ns)
     assert (whole[0].connect_ns == records.connect_ns).all()
-
-
-@pytest.mark.parametrize(
-    ("prefixes", "ids"),
-    [
-        (("a-", "a-"), ["a-0", "a-1", "a-2"]),
-        (("a-", "b-"), ["a-0", "b-1", "a-2"]),
-        (("a-", None), ["a-0", None, "a-2"]),
-        ((None, None), None),
-    ],
-)
-def test_requests_keep_the_ids_that_they_were_sent_with(
-    prefixes: tuple[str | None, ...], ids: list[str | None] | None
-) -> None:
-    shards = [
-        shard_runs.part(RUNS["a rate"], number, 2, request_id_prefix=prefix)
-        for number, prefix in enumerate(prefixes)
-    ]
-    merged = merge.merge_results(named(shards))
-    stored = encode_run(merged, detailed=True)["loadgen"]["per_request"]["request_ids"]
-    assert (stored and stored[:3]) == ids
-    exported = [row["request_id"] for rows in request_rows.list_rows(merged) for row in rows]
-    assert exported[:3] == (ids or [None] * 3)
 
 
 def other(**changes: Any) -> list[Result]:
@@ -377,12 +354,6 @@ def test_a_missing_shard_that_the_plan_has_no_request_for_costs_nothing() -> Non
     merged = merge.merge_results(named(divided(run, 5))[:3])
     assert (merged.facts.lost, len(merged.facts.shards)) == ((), 5)
     assert merged.metrics == run.metrics
-
-
-def test_why_a_shard_was_lost_stands_with_it_where_it_is_known() -> None:
-    merged = merge.merge_results(named(divided(OPEN, 2))[:1], causes={1: "its node is dead"})
-    assert merged.facts.lost == ("shard 1/2 is missing: its 160 requests are lost (its node is dead)",)
-    assert merged.facts.shards[1].lost == merged.facts.lost[0]
 
 
 def test_of_a_load_for_a_time_it_is_not_known_what_is_missing() -> None:

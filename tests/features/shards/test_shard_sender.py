@@ -45,22 +45,6 @@ class Clocks:
         self.on_sleep()
 
 
-@loop_over(
-    ("text", "expected"),
-    [
-        ("1800000060", PlannedStart(1_800_000_060 * S)),
-        ("1800000060.25", PlannedStart(1_800_000_060 * S + S // 4)),
-        ("1800000060.0000000019", PlannedStart(1_800_000_060 * S + 1)),
-        ("+2.5", PlannedStart(NOW_S * S + 5 * S // 2, True)),
-        ("2027-01-15T08:01:00Z", PlannedStart(1_800_000_060 * S)),
-        ("2027-01-15T10:01:00.000001+02:00", PlannedStart(1_800_000_060 * S + 1000)),
-        ("20270115T080100Z", PlannedStart(1_800_000_060 * S)),
-    ],
-)
-def test_an_instant_is_read(text: str, expected: PlannedStart) -> None:
-    assert shard_settings.read_instant(text, Clocks()) == expected
-
-
 @loop_over("text", ["", "soon", "-5", "1e9", "2027-01-15T08:01:00", "inf", "nan", "+", "9" * 30])
 def test_what_is_no_instant_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not an instant: give seconds since 1970"):

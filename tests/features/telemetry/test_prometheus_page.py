@@ -18,7 +18,6 @@ from loadgen.features.telemetry.prometheus_page import PrometheusPage
 from loadgen.figures.metrics import list_gaps
 from loadgen.figures.per_request import PerRequest
 from loadgen.records.journal import Journal
-from loadgen.records.record import Records
 from loadgen.run.command.progress import LiveTotals, Totals
 
 RUN = made_runs.run(requests=40)
@@ -64,21 +63,18 @@ def test_a_scrape_has_the_figures_of_the_report(page: PrometheusPage) -> None:
     assert found["loadgen_e2el_seconds_sum"] == pytest.approx(each.e2el_ns.sum() / 1e9)
 
 
-def test_prompts_of_unknown_length_are_not_counted_as_0(page: PrometheusPage) -> None:
-    rows = made_runs.answers(2, 16, 8, 1.0, 3)
-    rows[0].planned_input = rows[0].input_tokens = -1
-    page.begin(RUN.facts, LiveTotals(), JOURNAL)
-    page.server.serve()
-    assert scrape(page)["loadgen_input_tokens_total"] == 0
-    page.finish(Records.from_records(rows))
-    found = scrape(page)
-    assert "loadgen_input_tokens_total" not in found
-    assert found["loadgen_output_tokens_total"] > 0
-
-
 def test_a_port_in_use_is_refused(page: PrometheusPage) -> None:
     with pytest.raises(UsageError, match=r"cannot listen there \(Address already in use\): choose another"):
         PrometheusPage(page.server.address)
+
+
+def test_what_is_closed_gives_its_port_back(page: PrometheusPage) -> None:
+    page.begin(RUN.facts, LiveTotals(), JOURNAL)
+    page.server.serve()
+    page.server.close()
+    host, _, port = page.server.address.rpartition(":")
+    with socket.create_server((host, int(port))):
+        pass
 
 
 def test_without_a_scraper_nothing_waits(page: PrometheusPage) -> None:

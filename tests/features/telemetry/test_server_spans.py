@@ -109,27 +109,6 @@ def made_spans(*rows: tuple[int, int, tuple[int, ...]]) -> np.ndarray[Any, np.dt
     )
 
 
-def test_spans_fill_the_columns_of_their_requests_alone() -> None:
-    records = Records.from_records(
-        [answer(index=index, server_queue_ns=3, server_ttft_ns=4) for index in (2, 5, 9)]
-    )
-    join = SpanJoin(records, IDS)
-    spans = made_spans(
-        (9, 20, (1, 2, 3, 4)),
-        (9, 10, (9, 9, 9, 9)),  # sent again: the later begun is the one that was answered
-        (2, 10, (UNKNOWN, 7, UNKNOWN, 8)),
-        (4, 10, (9, 9, 9, 9)),  # of no request
-    )
-    assert join.mark(spans).tolist() == [True, False, True]
-    assert join.match(spans)[1].tolist() == [True, True, True, False]
-    join.fill(spans)
-    assert records.server_queue_ns.tolist() == [3, 3, 1]
-    assert records.server_first_token_ns.tolist() == [7, UNKNOWN, 2]
-    assert records.server_ttft_ns.tolist() == [4, 4, 3]
-    assert records.server_prefill_ns.tolist() == [UNKNOWN, UNKNOWN, 3]
-    assert records.server_decode_ns.tolist() == [8, UNKNOWN, 4]
-
-
 def test_without_requests_or_spans_nothing_is_filled() -> None:
     none = SpanJoin(Records.from_records([]), IDS)
     spans = made_spans((1, 1, (1, 1, 1, 1)))

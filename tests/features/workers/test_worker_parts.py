@@ -111,23 +111,6 @@ def test_the_health_of_several_is_their_sum_or_their_worst() -> None:
 EIGHT = {cpu: {cpu, cpu ^ 4} for cpu in range(8)}  # four cores of two threads each: 0 and 4, 1 and 5, …
 
 
-@loop_over(
-    ("taken", "least", "cpus"),
-    [
-        ({0, 4}, 4, (1, 2, 3, 5, 6, 7)),  # whole cores
-        ({0, 1}, 4, (2, 3, 6, 7)),
-        ({0, 1}, 6, (2, 3, 4, 5, 6, 7)),  # also the other thread of a core in use
-        ({0, 1}, 8, ()),
-        (set(range(8)), 2, ()),
-    ],
-)
-def test_workers_get_the_cores_that_a_server_leaves(
-    taken: set[int], least: int, cpus: tuple[int, ...]
-) -> None:
-    near = {cpu: core for cpu, core in EIGHT.items() if cpu not in taken}
-    assert worker_count.choose_cpus(near, taken, least) == cpus
-
-
 @pytest.fixture
 def system(tmp_path: Path) -> Path:
     for cpu, core in EIGHT.items():

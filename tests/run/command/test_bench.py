@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -86,23 +85,6 @@ def test_a_key_in_a_header_of_ones_own_is_not_overridden(monkeypatch: pytest.Mon
     with VirtualServing(api(lambda _: stream())) as server:
         assert bench(server, "--header", "authorization=Bearer mine") == 0
         assert all("Bearer mine" in asked.head and "sk-1" not in asked.head for asked in server.asked)
-
-
-def test_print_request_sends_none_and_shows_what_would_be_sent(capsys: pytest.CaptureFixture[str]) -> None:
-    with VirtualServing(api(lambda _: stream())) as server:
-        assert bench(server, "--print-request", "--temperature", "0") == 0
-        assert not [asked for asked in server.asked if asked.head.startswith("POST")]
-        port = server.port
-    head, _, body = capsys.readouterr().out.partition("\n\n")
-    assert head.splitlines()[:3] == [
-        "POST /v1/completions HTTP/1.1",
-        f"host: 127.0.0.1:{port}",
-        "content-type: application/json",
-    ]
-    assert re.search(r"^x-request-id: loadgen-[0-9a-f]{8}-0$", head, re.MULTILINE)
-    shown = json.loads(body)
-    assert (shown["model"], len(shown["prompt"]), shown["temperature"]) == ("m", 8, 0)
-    assert not Path("runs").exists()
 
 
 def test_the_request_that_is_printed_is_the_first_that_is_sent(capsys: pytest.CaptureFixture[str]) -> None:

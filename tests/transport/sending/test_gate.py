@@ -142,14 +142,6 @@ def test_a_request_is_cancelled_at_its_time_after_sending(transport: str, after_
     assert max(late_ns) < MS // 5
 
 
-def test_before_the_head_and_amid_pings_it_is_cancelled_too(transport: str) -> None:
-    pieces = ([3.0], [HEAD, *[0.1, chunk(PING)] * 30])
-    server = VirtualServer(lambda asked: Answer([*pieces[asked.number % 2], LAST]))
-    driven = drive(cancelling(server.target(), 4, 2, 1, CancelPoint(after_ns=SECOND)), transport, server)
-    assert kinds(driven) == [CUT] * 4
-    assert all(0 <= capture.end_ns - capture.sent_ns - SECOND < MS // 5 for capture in driven.captures)
-
-
 def test_each_request_is_cancelled_at_its_own_point(transport: str) -> None:
     points = (3 * SECOND, 0), (0, 2), (SECOND, 0), (SECOND // 2, 0)
     own = {index: CancelPoint(*point) for index, point in enumerate(points)}
