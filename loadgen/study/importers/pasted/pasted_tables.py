@@ -74,7 +74,7 @@ _COUNTS: Mapping[str, Callable[[str], object]] = {
 }  # fmt: skip
 _FIRST_NUMBER = re.compile(r"\d{1,12}(?:,\d{3})*(?:\.\d{1,9})?")
 _APART = 1.25  # times: figures of two repeats lie closer together
-_LONGEST_CELL, _MOST_NAMED = 24, 8
+_MOST_CELLS, _LONGEST_CELL, _MOST_NAMED = 4, 24, 8
 _NOTHING: Mapping[str, str] = {}
 _NOWHERE = Surroundings()
 
@@ -381,7 +381,7 @@ class _Table:
             filled = [*dict.fromkeys(cut_end(cell, _LONGEST_CELL) for cell in row.cells if cell.strip())]
             # One cell alone is a heading between rows.
             if sum(1 for cell in row.cells if cell.strip()) > 1 and row.cells != self.grid.titles:
-                empty.append(f"line {row.line} ({', '.join([*filled[:3], *filled[3:][-1:]])})")
+                empty.append(f"line {row.line} ({', '.join(filled[:_MOST_CELLS])})")
         of_all = f"{len(empty)} of {len(self.grid.rows)} rows of a table have no figures"
         return runs, [f"{self.path}: {of_all}: {list_first(empty, _MOST_NAMED)}"] if empty else []
 
