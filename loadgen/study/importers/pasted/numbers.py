@@ -83,7 +83,7 @@ def scale_figure(value: float, times: float) -> float:
     """Scale a printed figure to another unit; the product keeps what its last digit was worth."""
     if times == 1.0:
         return value
-    return ComputedNumber.make(float(f"{value * times:.12g}"), find_last_digit(value) * times)
+    return ComputedNumber.make(float(f"{value * times:.15g}"), find_last_digit(value) * times)
 
 
 def compute_each_ms(per_s: float) -> float:

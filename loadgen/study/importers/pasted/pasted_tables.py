@@ -74,6 +74,7 @@ _COUNTS: Mapping[str, Callable[[str], object]] = {
 }  # fmt: skip
 _FIRST_NUMBER = re.compile(r"\d{1,12}(?:,\d{3})*(?:\.\d{1,9})?")
 _APART = 1.25  # times: figures of two repeats lie closer together
+_WHERE = ("engine", "machine", "gpu_num")  # which rows without figures are not named by
 _MOST_CELLS, _LONGEST_CELL, _MOST_NAMED = 4, 24, 8
 _NOTHING: Mapping[str, str] = {}
 _NOWHERE = Surroundings()
@@ -378,7 +379,9 @@ class _Table:
             if (run := self._make_run(row, row_figures.complete_facts(facts))) is not None:
                 runs.append(run)
                 continue
-            filled = [*dict.fromkeys(cut_end(cell, _LONGEST_CELL) for cell in row.cells if cell.strip())]
+            cells = zip(self.columns, row.cells, strict=True)
+            telling = (cell for column, cell in cells if cell.strip() and column.key not in _WHERE)
+            filled = [*dict.fromkeys(cut_end(cell, _LONGEST_CELL) for cell in telling)]
             # One cell alone is a heading between rows.
             if sum(1 for cell in row.cells if cell.strip()) > 1 and row.cells != self.grid.titles:
                 empty.append(f"line {row.line} ({', '.join(filled[:_MOST_CELLS])})")
