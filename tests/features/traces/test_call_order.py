@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from builders.required import require
@@ -69,6 +69,10 @@ def recorded_calls(draw: st.DrawFn) -> Calls:
 
 
 @given(recorded_calls())
+@example(([0, 2], [1, 3], [1, 2], [-1, 0, 0]))  # a program's sub-agents
+@example(([0, 2, 4], [1, 3, 5], [0, 1, 2], [-1, 0, 0]))  # sub-agents that the main line starts
+@example(([0, 2, 3], [1, 9, 4], [0, 1, 2], [-1, 0, 1]))  # one started by an agent that is still at work
+@example(([5, 5, 11], [10, 5, 12], [0, 0, 1], [-1, 0]))  # a call without duration beside a longer one
 def test_order_is_the_plain_definition_transitively_reduced(calls: Calls) -> None:
     (order, _), plain = find_order(*calls), list_precedences(calls)
     reached = close(plain)
@@ -107,6 +111,15 @@ def test_delays_are_recorded_pauses_or_what_the_times_leave() -> None:
     assert waits.role_names == ("main", "explore")
     assert waits.depths.tolist() == [0, 1, 0, 0, 1] * 2
     waits.check(np.array([0, 5, 10]))
+
+
+def test_tools_that_work_at_once_are_counted_once() -> None:
+    calls, trees = RecordedCalls(), SessionTrees()
+    calls.add(0, 2)
+    calls.add(20, 22)
+    calls.tools_ns = {0: [(8, 12), (3, 9), (4, 6), (-5, 1)]}
+    trees.add(calls)
+    assert require(trees.make()[0].tool_ns).tolist() == [0, 9]
 
 
 @pytest.mark.long
