@@ -436,3 +436,21 @@ class VirtualSocket:
         del self.poller.sockets[self.fd]
         if self.connection is not None:
             self.connection.close()
+
+
+@dataclass
+class KeepAliveServer(VirtualServer):
+    """Closes a connection that was idle for so long after an answer, as uvicorn does."""
+
+    keep_alive_s: float = 5.0
+
+    def receive(self, connection: Connection, data: bytes) -> None:
+        """Take what a client sent; without data an answer is over."""
+        super().receive(connection, data)
+        if not data:
+            idle = partial(self._close_idle, connection, self._on_connection[connection.number])
+            self.time.after(round(self.keep_alive_s * 1e9), idle)
+
+    def _close_idle(self, connection: Connection, answered: int) -> None:
+        if self._on_connection[connection.number] == answered and connection.number not in self._gone:
+            self.leave(connection, reset=False)

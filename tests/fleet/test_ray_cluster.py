@@ -87,6 +87,14 @@ def test_a_node_that_differs_is_named(python: str, version: str | None, message:
         check_node(node)
 
 
+def test_a_node_with_the_same_versions_is_taken() -> None:
+    import platform
+
+    from loadgen import __version__
+
+    check_node(Node("a", platform.python_version(), __version__))
+
+
 @loop_over(
     ("cpus", "message"),
     [

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from builders.loops import loop_over
-from fakes.keep_alive_server import KeepAliveServer
 from fakes.scripted_server import Answer, Asked, Driven, Driver, drive, job_of, kinds, stream, whole
-from fakes.virtual_network import VirtualServer
+from fakes.virtual_network import KeepAliveServer, VirtualServer
 from loadgen.base.errors import UsageError
 from loadgen.features.sessions.turn_sending import SessionJob, TurnOrder
 from loadgen.plan.planned_requests import Turns, make_turns, make_waits

@@ -10,9 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from builders.loops import loop_over
-from fakes.keep_alive_server import KeepAliveServer
 from fakes.scripted_server import Answer, Asked, Driven, End, drive, job_of, kinds, stream, whole
-from fakes.virtual_network import LATENCY_NS, WRITE_NS, VirtualServer
+from fakes.virtual_network import LATENCY_NS, WRITE_NS, KeepAliveServer, VirtualServer
 from loadgen.features.sessions.turn_sending import SessionJob, TurnOrder
 from loadgen.plan.planned_requests import Cancellations, make_turns
 from loadgen.records.decode import Decoder

@@ -8,8 +8,10 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from builders.made_cases import (
+    OUTPUT,
     REQUESTS,
     TARGETS,
+    TPOT_MS,
     TTFT_MS,
     Rows,
     changed,
@@ -75,6 +77,22 @@ def test_a_target_is_unlike_the_others_only_for_a_reason(rows: Rows, words: str 
 def test_two_equal_servers_are_not_told_apart_by_chance() -> None:
     found = [targets_unequal.find(run(noisy(seed), targets=TARGETS)) for seed in range(100)]
     assert found == [None] * 100
+
+
+def test_figures_of_the_targets_are_those_of_their_requests() -> None:
+    judged = run(failing(0, 2), targets=TARGETS)
+    result = Result(judged.facts, judged.records)
+    rows = target_figures.divide_by_target(result)
+    assert [(row.url, row.requests, row.failed) for row in rows] == [
+        (TARGETS[0], 160, 0),
+        (TARGETS[1], 160, 2),
+    ]
+    rates = [tokens * OUTPUT / result.whole.duration_s for tokens in (160, 158)]
+    assert [row.output_throughput_per_s for row in rows] == rates
+    latencies = (rows[1].mean_ttft_ms, rows[1].p99_ttft_ms, rows[1].mean_tpot_ms, rows[1].p99_tpot_ms)
+    assert latencies == pytest.approx((TTFT_MS, TTFT_MS, TPOT_MS, TPOT_MS))
+    alone = run(failing(0, 2), targets=TARGETS[:1])
+    assert target_figures.divide_by_target(Result(alone.facts, alone.records)) == []
 
 
 def test_a_request_that_died_with_the_client_is_no_targets() -> None:
