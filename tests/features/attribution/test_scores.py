@@ -48,7 +48,7 @@ HUNDRED = bytes(100)
 def sent(at_ms: float, begin: int, fate: str = "", given_ms: float = 0.0) -> Segment:
     """A segment of an answer on a path of 5 ms."""
     given_ns = [round((given_ms or at_ms + 5) * MS)] if fate != "lost" else []
-    return Segment(40_000, True, begin, HUNDRED, round(at_ms * MS), fate, given_ns)
+    return Segment(40_000, True, begin, HUNDRED, round(at_ms * MS), fate, given_ns, given_ns)
 
 
 PATHS: dict[str, tuple[list[Segment], list[tuple[str, float, float]]]] = {
@@ -74,7 +74,7 @@ def test_the_path_knows_what_waited_for_what(
     segments: list[Segment], stalls: list[tuple[str, float, float]]
 ) -> None:
     path = ImpairedPath(Impairment(delay_ms=5.0))
-    path.segments = [Segment(40_000, False, 0, ASKED, 1 * MS, "", [6 * MS]), *segments]
+    path.segments = [Segment(40_000, False, 0, ASKED, 1 * MS, "", [6 * MS], [6 * MS]), *segments]
     truth = Truth([], {"r-7": RequestRow(3, "r-7", 6 * MS, 6 * MS, 6 * MS, [])}, 10.0)
     rows = read_stalls(path, truth)
     assert [(row.kind, row.from_ns / MS, row.to_ns / MS) for row in rows] == stalls
@@ -85,7 +85,7 @@ def test_a_lost_request_is_one_that_was_sent_again() -> None:
     path = ImpairedPath(Impairment(delay_ms=5.0))
     path.segments = [
         Segment(40_000, False, 0, ASKED, 1 * MS, "lost"),
-        Segment(40_000, False, 0, ASKED, 201 * MS, "", [206 * MS]),
+        Segment(40_000, False, 0, ASKED, 201 * MS, "", [206 * MS], [206 * MS]),
     ]
     truth = Truth([], {"r-7": RequestRow(3, "r-7", 206 * MS, 206 * MS, 206 * MS, [])}, 10.0)
     (row,) = read_stalls(path, truth)
