@@ -24,13 +24,13 @@ class Field(msgspec.Struct, frozen=True):
     instead: str = ""  # the other name of the same field
 
 
-_UNCOUNTED = "no usage in the responses: --tokenizer DIR counts their tokens, else messages are counted"
+_UNCOUNTED = "no usage in the responses: --tokenizer DIR counts their tokens, else chunks are counted"
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty")
 # Fields whose loss keeps the workload are left out without asking; the rest ends the run with the advice.
 FIELDS: dict[str, Field] = {
     "ignore_eos": Field(
         "pass --no-ignore-eos, and --min-tokens N where the server takes that",
-        "answers may end early: --min-tokens N holds their length where the server takes it",
+        "responses may end early: --min-tokens N holds their length where the server takes it",
     ),
     "stream_options": Field("pass --disable-stream", _UNCOUNTED),
     "stream_options.include_usage": Field("pass --disable-stream", _UNCOUNTED),
@@ -103,7 +103,7 @@ FEATURES = (
         f"leave out --image-size, {_LEAVE_OUT}",
     ),
     Feature(
-        "a schema of the answer",
+        "a schema of the response",
         rb'"(?:response_format|guided_\w+|structured_outputs)":',
         r"json_schema|response_format|guided|structured|grammar|xgrammar|outlines",
         "start the server with a grammar backend (vLLM: --structured-outputs-config, SGLang: "

@@ -115,7 +115,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 LATENCY_ROWS = (
     Figure(
         key="ttft", label="TTFT", kind=LATENCY, phase="first", is_common=True,
-        samples=lambda each: (each.ttft_ns, each.has_ttft), definition="arrival of the first message − sent",
+        samples=lambda each: (each.ttft_ns, each.has_ttft), definition="arrival of the first chunk − sent",
         vllm="first event with non-empty `choices` − entry of the request function",
         difference="Theirs begins before JSON encoding and, on a new connection, before connect and TLS. "
         "In chat the role chunk is their first token: servers that send it when the request is admitted "
@@ -133,7 +133,7 @@ LATENCY_ROWS = (
         key="tpot", label="TPOT", kind=LATENCY, phase="token", is_common=True,
         samples=lambda each: (each.tpot_ns(), each.has_tpot),
         definition="(E2EL − TTFT) / (output tokens − 1), requests with more than one token", vllm="the same",
-        difference="none in the formula. When the first message carries several tokens, both divide by too "
+        difference="none in the formula. When the first chunk carries several tokens, both divide by too "
         "many intervals: compare with *token time*",
         title="Time per Output Token (excl. 1st token)", chart="Time per output token", column="double",
         compared="tpot", by_load=("mean",),
@@ -145,21 +145,21 @@ LATENCY_ROWS = (
     ),
     Figure(
         key="itl", label="ITL", kind=LATENCY, phase="token", of="gaps", is_common=True,
-        definition="gaps between successive messages of one request, pooled over requests: one value per "
+        definition="gaps between successive chunks of one request, pooled over requests: one value per "
         "message",
         vllm="the same over events with `choices`",
         difference="theirs has a phantom gap of about 0 ms per chat request (role chunk), and one for a "
         "finish-only chunk",
         title="Inter-token Latency", chart="Inter-token latency", compared="tpot",
-        about="Inter-token latency: the time between two messages of a stream, of all requests together. "
-        "One value a message; with several tokens in a message it is longer than the time per token.",
+        about="Inter-token latency: the time between two chunks of a stream, of all requests together. "
+        "One value a chunk; with several tokens in a chunk it is longer than the time per token.",
         titles=("itl", "inter-token latency", "inter token latency", "tbt", "time between tokens"),
         names={"aiperf": "inter_chunk_latency", "sglang": "itl"},
     ),
     Figure(
         key="e2el", label="E2EL", kind=LATENCY, needs_tokens=False, is_common=True,
         samples=lambda each: (each.e2el_ns, each.ok),
-        definition="arrival of the last message − sent; without streaming: end − sent",
+        definition="arrival of the last chunk − sent; without streaming: end − sent",
         vllm="last event with `choices` − entry",
         difference="A trailing chunk with only `finish_reason` is their last token, not ours",
         title="End-to-end Latency", chart="End-to-end latency", column="int64", compared="e2el",
@@ -180,28 +180,28 @@ LATENCY_ROWS = (
     Figure(
         key="e2el_including_client_queue", field="e2el_intended", label="E2EL incl. Client Queue",
         kind=LATENCY, needs_tokens=False, samples=lambda each: (each.e2el_ns + each.queue_ns, each.ok),
-        definition="last message − intended", vllm="E2EL + client queue time", difference="as above",
+        definition="last chunk − intended", vllm="E2EL + client queue time", difference="as above",
         title="Queue-inclusive End-to-end Latency", needs_limit=True, needs_rate=True,
     ),
     Figure(
         key="token_time", label="Token time", kind=LATENCY, phase="token", of="tokens", same_as="itl",
-        definition="each of those gaps divided by the tokens of the message that ended it, one value per "
+        definition="each of those gaps divided by the tokens of the chunk that ended it, one value per "
         "token",
         vllm="none",
-        difference="with one token a message it equals ITL. With speculative decoding or a stream interval "
-        "ITL is the time between messages, token time the time per token",
+        difference="with one token a chunk it equals ITL. With speculative decoding or a stream interval "
+        "ITL is the time between chunks, token time the time per token",
         title="Time per Token (gaps shared by tokens)", has_card=False,
-        about="The times between messages, each shared by the tokens of its message. One value a token; "
-        "with one token a message it is the ITL.",
+        about="The times between chunks, each shared by the tokens of its chunk. One value a token; "
+        "with one token a chunk it is the ITL.",
     ),
     Figure(
         key="ttfvt", label="TTFVT", kind=LATENCY, phase="first", same_as="ttft",
         samples=lambda each: (each.ttfvt_ns, each.has_ttfvt),
-        definition="time to first visible token: arrival of the first message with visible text − sent, of "
+        definition="time to first visible token: arrival of the first chunk with visible text − sent, of "
         "the successes that have one",
         vllm="none",
-        difference="Text of the answer itself or of a tool call (its name, its arguments) is visible; "
-        "`reasoning` and `reasoning_content` are not. Where nothing reasons it is TTFT. An answer that "
+        difference="Text of the response itself or of a tool call (its name, its arguments) is visible; "
+        "`reasoning` and `reasoning_content` are not. Where nothing reasons it is TTFT. A response that "
         "ends within its reasoning has none. A reasoning model whose server has no reasoning parser sends "
         "its thoughts as content: then they are visible. AIPerf's *time to first output token*",
         title="Time to First Visible Token", is_extra=True, column="int64",
@@ -223,7 +223,7 @@ LATENCY_ROWS = (
     Figure(
         key="ttft_intended", label="TTFT from intended", kind=LATENCY, phase="first", is_selectable=False,
         samples=lambda each: (each.ttft_ns + each.queue_ns, each.has_ttft),
-        definition="first message − intended", vllm="none",
+        definition="first chunk − intended", vllm="none",
         difference="the corrected TTFT, in our part of the JSON",
     ),
 )
@@ -255,14 +255,14 @@ SPEED_ROWS = (
     Figure(
         key="tps_user", label="Output per User", kind=SPEED, unit="tok/s", higher_is_better=True,
         phase="token", samples=lambda each: (each.user_tok_s(), each.has_user_speed),
-        definition="(output tokens − those of the first message) / (E2EL − TTFT), requests with a token "
-        "after the first message: what one user sees stream in. 1 / TPOT where the first message has one "
+        definition="(output tokens − those of the first chunk) / (E2EL − TTFT), requests with a token "
+        "after the first chunk: what one user sees stream in. 1 / TPOT where the first chunk has one "
         "token",
         vllm="AA-AgentPerf: *output speed*, the tokens per second after the first chunk "
         "([methodology](https://artificialanalysis.ai/methodology/agentperf), 2026-07). AIPerf: *output "
         "token throughput per user*, InferenceX: *interactivity*, both 1 / our TPOT",
         title="Output per User (after 1st message)", is_extra=True,
-        sentence="per user: {mean:.1f} tok/s mean, {min:.1f} least (after the first message)",
+        sentence="per user: {mean:.1f} tok/s mean, {min:.1f} least (after the first chunk)",
     ),
     Figure(
         key="output_throughput_per_gpu", field="output_throughput_per_gpu_per_s", label="per GPU", kind=OURS,
@@ -296,7 +296,7 @@ RATE_ROWS = (
     Figure(
         key="request_goodput", field="goodput_per_s", label="goodput", kind=COUNT, unit="req/s",
         higher_is_better=True, vllm="the same",
-        definition="successes at or under every objective / duration; a one-token answer has TPOT 0",
+        definition="successes at or under every objective / duration; a one-token response has TPOT 0",
     ),
     Figure(
         key="output_throughput", field="output_throughput_per_s", label="output throughput", kind=COUNT,
@@ -314,7 +314,7 @@ RATE_ROWS = (
         definition="the most tokens of successes in any window (t − 1 s, t]; in a run shorter than 1 s the "
         "window is the run, and the count is divided by it",
         vllm="the fullest of the one-second buckets counted from the first start, one per event",
-        difference="theirs counts messages as tokens, phantom events too, and buckets miss a burst that "
+        difference="theirs counts chunks as tokens, phantom events too, and buckets miss a burst that "
         "straddles two of them: it can lie far below the average",
     ),
     Figure(

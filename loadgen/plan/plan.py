@@ -312,7 +312,7 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
     lens = {"input": made.input_lens, "output": made.output_lens}
     if dialect.needs_limit and (made.output_lens[:count] == UNKNOWN_LEN).any():
         raise UsageError(
-            f"{dialect.path} needs a limit to each answer, and some have none: pass --output-len N"
+            f"{dialect.path} needs a limit to each response, and some have none: pass --output-len N"
         )
     measured = {name: LengthFacts.measure(column[:count]) for name, column in lens.items()}
     facts = replace(sourced.facts, **measured)
@@ -457,7 +457,7 @@ def make_shared_fields(
             "server takes such a field, or --backend openai-chat"
         )
     if profile.ignore_eos and "ignore_eos" in dialect.lacks:
-        notes.append(f"ignore_eos is not sent: {dialect.path} has no such field, so answers may be shorter")
+        notes.append(f"ignore_eos is not sent: {dialect.path} has no such field, so responses may be shorter")
     elif profile.ignore_eos and engine.takes_ignore_eos:
         sampling["ignore_eos"] = True
     elif profile.ignore_eos and engine.forces_length:
@@ -467,7 +467,7 @@ def make_shared_fields(
             "its generation_config without an end of sequence does the same"
         )
     elif profile.ignore_eos:
-        notes.append(f"ignore_eos is not sent: {engine.name} refuses it, so answers may be shorter")
+        notes.append(f"ignore_eos is not sent: {engine.name} refuses it, so responses may be shorter")
     if profile.chat_template_kwargs and dialect.chat:
         more["chat_template_kwargs"] = profile.chat_template_kwargs
     elif profile.chat_template_kwargs and (profile.dataset_name != "custom" or profile.skip_chat_template):

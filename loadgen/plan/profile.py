@@ -42,7 +42,7 @@ _MOST_PROMPTS = 1_000_000  # where time is the limit; only their lengths exist b
 _MOST_TOML_BYTES = 1 << 20
 _LONG_KEY = re.compile(rb"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){65}")  # quadratic in tomllib
 _PROMPT = "the prompt is planned: use --random-input-len, --random-prefix-len, --prompt-format"
-_LENGTH = "the length of an answer is planned: use --random-output-len"
+_LENGTH = "the length of a response is planned: use --random-output-len"
 # Fields of a request that the plan fills in, in whichever API, and the flag to use instead.
 _OWNED = {
     **dict.fromkeys(
@@ -350,7 +350,7 @@ def check_body(profile: Profile) -> None:
         values = (fields.get(name) for fields in (body, sampling))
         if any(value not in (None, False) and repr(value) != "1" for value in values):
             raise UsageError(
-                f"--extra-body {name}: one answer a request is measured: raise --max-concurrency instead"
+                f"--extra-body {name}: one response a request is measured: raise --max-concurrency instead"
             )
 
 

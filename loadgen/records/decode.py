@@ -33,7 +33,7 @@ from loadgen.wire.openai import MOST, TOKEN, Dialect, Message, TypicalMessages, 
 
 _ONE_BODY = "one JSON body where a stream was requested"
 _OBJECTS = "JSON objects in lines, not server-sent events: is it another API?"
-_FOREIGN = "no message has choices: is it another API? the first"
+_FOREIGN = "no chunk has choices: is it another API? the first"
 _USUAL_REASONS = {"", "stop", "length", "tool_calls"}  # which no secret is
 LONGEST_REASON = 32  # characters of a finish reason; real ones have up to 28
 _LONGEST_WAIT = 60  # characters of a Retry-After: a date has 29
@@ -83,7 +83,7 @@ class Decoder(msgspec.Struct, eq=False):
             why = f"no memory was left to decode its {len(capture.raw) / (1 << 20):.1f} MiB"
             failure = Failure(FailureKind.MEMORY, why)
         except RecursionError:
-            failure = Failure(FailureKind.MALFORMED, "a message is nested too deep to be read")
+            failure = Failure(FailureKind.MALFORMED, "a chunk is nested too deep to be read")
         nothing = replace(capture, raw=b"", read_lengths=b"", seen_ns=b"", kernel=b"")
         nothing.failure = failure
         return self._read_capture(nothing)
@@ -213,7 +213,7 @@ class Decoder(msgspec.Struct, eq=False):
             messages = self.dialect.read_messages(json)
         except NOT_JSON as error:
             if not answer.complete:
-                return Failure(FailureKind.TRUNCATED, "the connection ended inside the answer"), False
+                return Failure(FailureKind.TRUNCATED, "the connection ended inside the response"), False
             return Failure(FailureKind.MALFORMED, f"{error}: {answer.body.decode('utf-8', 'replace')}"), False
         summary = summarize(messages, json)
         counted = summary.usage.completion_tokens if summary.usage else None
@@ -234,14 +234,14 @@ class Decoder(msgspec.Struct, eq=False):
         if summary.failed_end:
             return Failure(FailureKind.ABORTED, summary.failed_end), True
         if not total and TOKEN not in summary.kinds:
-            return Failure(FailureKind.EMPTY, "a complete answer without a token"), True
+            return Failure(FailureKind.EMPTY, "a complete response without a token"), True
         return self._find_missing_state(json), True
 
     def _find_missing_state(self, lines: bytes | bytearray) -> Failure | None:
         """Return a failure if the server keeps the history and the answer lacks its id; None otherwise."""
         if not self.dialect.keeps_history or self.dialect.read_state(lines) is not None:
             return None
-        return Failure(FailureKind.UNNAMED, "the answer has no id, by which the next turn would name it")
+        return Failure(FailureKind.UNNAMED, "the response has no id, by which the next turn would name it")
 
 
 class _Reads(msgspec.Struct):
@@ -382,9 +382,9 @@ def _convert_ms(time_ms: float | None) -> int:
 def _explain_truncation(stream: DecodedStream) -> str:
     messages = len(stream.messages)
     if stream.done:
-        return f"[DONE] without a finish reason or usage, after {messages} messages"
+        return f"[DONE] without a finish reason or usage, after {messages} chunks"
     where = "the stream ended" if stream.complete else "the connection ended inside the stream,"
-    return f"{where} without a finish reason or [DONE], after {messages} messages"
+    return f"{where} without a finish reason or [DONE], after {messages} chunks"
 
 
 def _explain_emptiness(stream: DecodedStream, total: int) -> str:
@@ -395,8 +395,8 @@ def _explain_emptiness(stream: DecodedStream, total: int) -> str:
     if stream.unread:
         return f"no events in the body: {stream.unread.decode('utf-8', 'replace')}"
     if total:
-        return f"usage counts {total} tokens, but none of {messages} messages can have carried one"
-    return f"a complete stream of {messages} messages without a token"
+        return f"usage counts {total} tokens, but none of {messages} chunks can have carried one"
+    return f"a complete stream of {messages} chunks without a token"
 
 
 def find_first_visible(messages: Sequence[Message], carrying: Int64) -> int:

@@ -44,18 +44,18 @@ WORDS = {
     FailureKind.TIMEOUT: "--request-timeout passed",
     FailureKind.STALL: "--stall-timeout passed without a token",
     FailureKind.HTTP_STATUS: "the status is not 200",
-    FailureKind.CONTEXT_LIMIT: "prompt and answer are more than the model's context",
+    FailureKind.CONTEXT_LIMIT: "prompt and output are more than the model's context",
     FailureKind.RATE_LIMITED: "the server takes fewer requests or tokens a minute",
-    FailureKind.IN_BAND: "the server reported an error inside the answer",
+    FailureKind.IN_BAND: "the server reported an error inside the response",
     FailureKind.ABORTED: "the server stopped this request",
-    FailureKind.TRUNCATED: "the answer ended before its end",
-    FailureKind.MALFORMED: "the answer is not HTTP, server-sent events or the API's JSON",
-    FailureKind.NOT_STREAMED: "one whole answer, where a stream was asked for",
-    FailureKind.UNNAMED: "an answer without the id that the next turn needs (--assistant server)",
-    FailureKind.EMPTY: "a complete answer without a token",
+    FailureKind.TRUNCATED: "the response ended before its end",
+    FailureKind.MALFORMED: "the response is not HTTP, server-sent events or the API's JSON",
+    FailureKind.NOT_STREAMED: "one whole response, where a stream was asked for",
+    FailureKind.UNNAMED: "a response without the id that the next turn needs (--assistant server)",
+    FailureKind.EMPTY: "a complete response without a token",
     FailureKind.CANCELLED: "stopped while it was under way",
     FailureKind.USER_CANCELLED: "cancelled as planned (--cancel-rate)",
-    FailureKind.MEMORY: "cut off, since the answers under way took too much memory",
+    FailureKind.MEMORY: "cut off, since the responses under way took too much memory",
     FailureKind.LOST: "the capturing process died while it was under way",
 }
 
@@ -69,8 +69,8 @@ COLUMNS = (
     RequestColumn("slot", "int64", "the connection slot"),
     RequestColumn("intended_ns", "int64", "when it was due (CLOCK_MONOTONIC, as every time)"),
     RequestColumn("sent_ns", "int64", "when it was sent; null if it never was"),
-    RequestColumn("first_ns", "int64", "arrival of the first message with a token, also of failures"),
-    RequestColumn("last_ns", "int64", "arrival of the last message with a token, also of failures"),
+    RequestColumn("first_ns", "int64", "arrival of the first chunk with a token, also of failures"),
+    RequestColumn("last_ns", "int64", "arrival of the last chunk with a token, also of failures"),
     RequestColumn("end_ns", "int64", "when the response was over"),
     *(
         RequestColumn(f"{figure.key}_ns", figure.column, f"{figure.label}, of successes only")
@@ -82,7 +82,7 @@ COLUMNS = (
     RequestColumn(
         "steps",
         "int64",
-        "of a server that speculates: messages with tokens after the first, so tokens a step are "
+        "of a server that speculates: chunks with tokens after the first, so tokens a step are "
         "(output_tokens − 1) / steps",
         attrgetter("speculates"),
         speculation_figures.list_steps,

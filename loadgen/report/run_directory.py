@@ -232,7 +232,7 @@ def _recover(directory: Path) -> Result:
     records = Records.join(journal.Parts(lambda: map(revise, parts)), spill)
     end = f"{len(records)} requests, at byte {contents.end} of {contents.size}"
     where = f"its journal, which ends after {end}"
-    unknown = (f"tokens of answers without usage: {uncounted}",) if uncounted else ()
+    unknown = (f"tokens of responses without usage: {uncounted}",) if uncounted else ()
     recovered = replace(
         facts,
         requests=max(facts.requests, len(records)),

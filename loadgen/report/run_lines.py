@@ -186,7 +186,7 @@ def _list_lengths(facts: Facts, records: Records) -> Iterator[str]:
         )
     elif data.kind != RANDOM:
         yield (
-            "answers without a limit"
+            "responses without a limit"
             if data.output is None
             else _describe_lengths("answers", data.output, "")
         )
@@ -414,7 +414,7 @@ def describe_client(result: Result, options: ReportOptions) -> Iterator[str]:
     else:
         clock = "user-space timestamps (the kernel gives none): the client's delay is in every figure"
     why = f" ({client.why})" if client.why else ""
-    coalesced = f"{100 * health.shared_share:.2g} % of token messages coalesced"
+    coalesced = f"{100 * health.shared_share:.2g} % of token chunks coalesced"
     workers = _name_workers(client)
     yield f"client: {client.transport}{why}, {workers}{clock}; {coalesced}; {client.cpu_s:.2f} s of CPU"
     if client.why_workers:
@@ -479,7 +479,7 @@ def describe_reconciled(result: Result, options: ReportOptions) -> Iterator[str]
         yield f"server-reported figures: none: {window.error}"
     if result.reconciled:
         counted = window.names if window is not None else ""
-        source = f"{counted} counts them" if counted else "its answers report them"
+        source = f"{counted} counts them" if counted else "its responses report them"
         yield f"server-reported figures: as {source}"
 
 
@@ -538,7 +538,7 @@ def describe_bounds(result: Result, options: object) -> Iterator[str]:
     for rank in dict.fromkeys(rank for of in shown.values() for rank in of.percentiles_ms):
         yield _format_percentiles(shown, rank)
     if gaps := [SELECTABLE[key].label for key in shown if SELECTABLE[key].of != "requests"]:
-        yield f"{', '.join(gaps)}: no bound, since the gaps of one answer are alike"
+        yield f"{', '.join(gaps)}: no bound, since the gaps of one response are alike"
 
 
 def describe_highest(result: Result, options: object) -> Iterator[str]:
@@ -611,7 +611,7 @@ def describe_tokens(result: Result, options: object) -> Iterator[str]:
     elif not metrics.times_tokens:
         yield "TTFT, TPOT and ITL were not measured, and are left out of the block: see arrivals-not-tokens"
     elif metrics.completed and not metrics.itl.n:
-        yield "TPOT and ITL need responses of more than one message: there were none"
+        yield "TPOT and ITL need responses of more than one chunk: there were none"
     yield from describe_token_counts(metrics, result.facts.text_tokenizer)
     shown, hidden, every = result.facts.reasoned, result.facts.hidden_reasoning, result.whole.completed
     if shown:
@@ -631,7 +631,7 @@ def describe_tokens(result: Result, options: object) -> Iterator[str]:
 
 def describe_token_counts(metrics: Metrics, tokenizer: str) -> Iterator[str]:
     """Yield lines on how tokens of answers were counted; `tokenizer` is a directory, or ""."""
-    unknown = "messages were counted instead" if metrics.streamed else "their tokens count 0"
+    unknown = "chunks were counted instead" if metrics.streamed else "their tokens count 0"
     ways = (
         (metrics.counted_by_usage, "as reported by the server in usage"),
         (
@@ -642,7 +642,7 @@ def describe_token_counts(metrics: Metrics, tokenizer: str) -> Iterator[str]:
         (metrics.uncounted, f"no usage: {unknown}"),
         (
             metrics.counted_by_messages - metrics.uncounted,
-            "no usage: messages of one token each were counted",
+            "no usage: chunks of one token each were counted",
         ),
     )
     every = metrics.completed
@@ -652,8 +652,8 @@ def describe_token_counts(metrics: Metrics, tokenizer: str) -> Iterator[str]:
     spread = metrics.completed - metrics.exact_tokens - metrics.counted_by_messages
     if spread > 0 and metrics.streamed:
         exactly = " (--continuous-usage counts them one by one)" if metrics.counted_by_usage > 0 else ""
-        several = f"messages: in {format_count(spread, 'request')} some carry several tokens"
-        yield f"{several}; ITL is per message, TPOT per token{exactly}"
+        several = f"chunks: in {format_count(spread, 'request')} some carry several tokens"
+        yield f"{several}; ITL is per chunk, TPOT per token{exactly}"
 
 
 def describe_more_figures(metrics: Metrics, reasoned: int = 0) -> Iterator[str]:

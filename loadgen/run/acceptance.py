@@ -189,7 +189,7 @@ class Adapter(msgspec.Struct, frozen=True):
             return
         if state is None:
             url = self.access.shown_url + trial.path.partition("?")[0]
-            raise MeasureError(f"{url} keeps no history of sessions (its answer has no id): {fix}")
+            raise MeasureError(f"{url} keeps no history of sessions (its response has no id): {fix}")
         body = made.dialect.continue_request(body, state)
         answer = control.send_request(self.access, trial.path, body, limit_s)
         if answer.status != 200:
@@ -408,7 +408,7 @@ def check_lengths(made: Plan, limit: int) -> None:
         first = int(too_few[0])
         raise UsageError(
             f"--min-tokens {least} is more than the {asked[first]} tokens that a request asks for "
-            f"({_name_request(made, first)}): lower it, or have every answer as long by --output-len"
+            f"({_name_request(made, first)}): lower it, or have every response as long by --output-len"
         )
     if not 0 < limit < made.longest:
         return

@@ -60,7 +60,7 @@ def add_outcome(known: Facts, outcome: Outcome, journal_error: str, made: Plan) 
         busiest_cpu_s=health.busiest_cpu_ns / 1e9,
         cpus=known.client.cpus,
     )
-    uncounted = (f"tokens of answers without usage: {outcome.uncounted}",) if outcome.uncounted else ()
+    uncounted = (f"tokens of responses without usage: {outcome.uncounted}",) if outcome.uncounted else ()
     return replace(
         known,
         finished=read_wall_clock().astimezone(),  # with its time zone, which its date is in

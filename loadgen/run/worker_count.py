@@ -105,9 +105,9 @@ def expect_load(made: Plan, warmed: Records, part_of: int = 1) -> tuple[float, s
     by_slots = math.inf if slots is None else slots * 1e3 / max(interval_ms, 1e-3)
     by_rate = made.rate_per_s * per_answer
     if by_rate <= by_slots:
-        source = f"{made.rate_per_s:g} requests/s of {per_answer:.3g} messages"
+        source = f"{made.rate_per_s:g} requests/s of {per_answer:.3g} chunks"
     else:
-        source = f"{format_count(int(slots or 0), 'stream')}, a message each {interval_ms:.3g} ms"
+        source = f"{format_count(int(slots or 0), 'stream')}, a chunk each {interval_ms:.3g} ms"
     if not answers:
         source += " (a guess: there was no warm-up)"
     return min(by_rate, by_slots) / part_of, source
@@ -136,7 +136,7 @@ def choose_workers(
     else:
         least = "" if measured.capacity_bounded else "at least "
         held = f"one worker holds {least}{each:,.0f}"
-    why = f"auto: {messages_per_s:,.0f} messages/s expected, {source}; {held}"
+    why = f"auto: {messages_per_s:,.0f} chunks/s expected, {source}; {held}"
     if wanted > most:
         why += f"; more than {most} would need more CPUs"
     return workers, why

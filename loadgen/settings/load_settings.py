@@ -51,7 +51,7 @@ class CancelPoint(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         if self.after_tokens:
-            return format_count(self.after_tokens, "token message")
+            return format_count(self.after_tokens, "token chunk")
         if self.after_ns < SECOND_NS // 10:
             return f"{self.after_ns / MS_NS:g} ms"
         return f"{self.after_ns / SECOND_NS:g} s"
@@ -285,7 +285,7 @@ class CancelKeys(BaseModel, frozen=True, defer_build=True):
 
     prefill_concurrency: Annotated[int | None, _load("most requests that wait for their first token",
         read=integer_between(1, parsing.MOST_STREAMS), metavar="N", rank=1,
-        rules=(Conflict(_answers_whole, "--prefill-concurrency: a whole answer shows no first token: "
+        rules=(Conflict(_answers_whole, "--prefill-concurrency: a whole response shows no first token: "
             "leave out --disable-stream"),))] = None
     cancel_rate: Annotated[str, BeforeValidator(convert_number),
         AfterValidator(make_check(parse_cancel_rate)),
@@ -298,7 +298,7 @@ class CancelKeys(BaseModel, frozen=True, defer_build=True):
         rules=(Requirement("cancel_rate", _HOW_MANY % "10%"),
             Conflict(
                 lambda values: _answers_whole(values) and values["cancel_after"].strip().endswith("tok"),
-                "--cancel-after {cancel_after}: a whole answer has no tokens to count: give a time "
+                "--cancel-after {cancel_after}: a whole response has no tokens to count: give a time "
                 "instead")))] = ""
 
 

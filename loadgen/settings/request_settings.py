@@ -164,9 +164,9 @@ class RequestKeys(BaseModel, frozen=True, defer_build=True):
     backend: Annotated[Backend, _request("API of the requests (default openai: completions); sglang: its "
         "own /generate", group=SERVER, read=parse_with(check_backend), metavar="{" + ",".join(APIS) + "}",
         names_server=True, rank=0, common=True)] = "openai"
-    stream: Annotated[bool, _request("request whole answers, of which E2E is the only latency",
+    stream: Annotated[bool, _request("request whole outputs, of which E2E is the only latency",
         flag="--disable-stream", rank=2)] = True
-    continuous_usage: Annotated[bool, _request("request the token count with every message",
+    continuous_usage: Annotated[bool, _request("request the token count with every chunk",
         rank=2)] = False
     ignore_eos: Annotated[bool, _request("generate every planned token; default of random prompts and "
         "traces, where it is supported", rank=0, common=True)] = True

@@ -141,7 +141,7 @@ class AroundOptions:
         "(repeatable): DCGM's exporter (port 9400), node_exporter's RAPL (9100), AMD's "
         "device-metrics-exporter (5000)", read=parse_with(check_power_url), action="append", metavar="URL",
         names_server=True)] = ()
-    fingerprint: Annotated[bool, _once("record the answers to a few greedy prompts, to see whether a fast "
+    fingerprint: Annotated[bool, _once("record the responses to a few greedy prompts, to see whether a fast "
         "checkpoint still answers")] = False
 
 

@@ -131,7 +131,7 @@ class ServerKeys(BaseModel, frozen=True, defer_build=True):
 
     # Tokens, prompt and answer together.
     context_len: Annotated[int | None, Field(ge=1, le=MOST_TOKENS), _asked("most tokens of a "
-        "request, prompt and answer, that the launched server accepts", metavar="N")] = None
+        "request, prompt and output, that the launched server accepts", metavar="N")] = None
     # Of the GPU's.
     memory_fraction: Annotated[float | None, Field(gt=0.0, le=1.0), _asked("share of the GPU's "
         "memory that the launched server uses, 0 to 1", metavar="X")] = None

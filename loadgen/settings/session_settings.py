@@ -100,7 +100,7 @@ class SessionKeys(BaseModel, frozen=True, defer_build=True):
     turn_delays: Annotated[str, BeforeValidator(_check_delays), _session("delays between turns: recorded "
         "(default), none, or a factor on the recorded ones", metavar="X")] = RECORDED_DELAYS
     # `live` sends the server's own answers back as the history, `server` leaves the history to the server.
-    assistant: Annotated[Literal["recorded", "live", "server"], _session("answers that are sent back. "
+    assistant: Annotated[Literal["recorded", "live", "server"], _session("responses that are sent back. "
         "recorded (default): the same for every server; live: the server's own; server: none, as it keeps "
         "them (/v1/responses)")] = "recorded"
     session_header: Annotated[str, AfterValidator(_check_header_name), Setting(Makes.REQUEST,

@@ -37,7 +37,7 @@ _ALONE = (
 
 
 _UNTIMED = (
-    "--trace-jitter spreads requests of one instant, and those of sessions wait for answers: leave it out, "
+    "--trace-jitter spreads requests of one instant, and those of sessions wait for responses: leave it out, "
     "or add --trace-replay recorded"
 )
 
@@ -59,7 +59,7 @@ class TraceKeys(BaseModel, frozen=True, defer_build=True):
     self_timed: Annotated[bool, _trace("send at the trace's times (default), not by rate and "
         "concurrency")] = True
     trace_replay: Annotated[Literal["recorded", "closed"], _trace("order of a trace's requests. closed: "
-        "those of a session wait for answers (default for agents); recorded: at the trace's times",
+        "those of a session wait for responses (default for agents); recorded: at the trace's times",
         rules=(_OF_A_TRACE, Conflict(lambda values: values["self_timed"] is False, _ALONE)))] = "recorded"
     # Either end may be left out.
     trace_window: Annotated[str, _trace("part of the trace to send, in its seconds, as 600:1200",

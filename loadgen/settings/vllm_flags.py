@@ -15,7 +15,7 @@ _ROWS = 'rows of JSON, {"prompt": "…", "output_tokens": N}, and pass --dataset
 HUB = f"nothing is downloaded: download it, write its prompts as {_ROWS} (docs/datasets.md)"
 QUESTIONS = (
     "download it; --dataset-path FILE without a name reads its rows, --dataset-category NAME those of a "
-    "category, --output-len N is the length of answers (docs/datasets.md)"
+    "category, --output-len N is the length of outputs (docs/datasets.md)"
 )
 AUDIO = (
     "audio is not made here: write whole chat bodies with `input_audio` parts, one a line, and pass "
@@ -108,7 +108,7 @@ _NO_EFFECT = {
     f"{_NO_CODE}; an engine that --launch starts takes it in --server-args": "--trust-remote-code",
     "token ids need no tokenizer, and text prompts load it as `auto` does": "--tokenizer-mode",
     "token ids need no tokenizer, and text prompts load it all the same": "--skip-tokenizer-init",
-    "no data set is streamed from the hub; answers are streamed as by vLLM, and --disable-stream has them "
+    "no data set is streamed from the hub; responses are streamed as by vLLM, and --disable-stream has them "
     "whole": "--no-stream",
     "whole bodies are sent as they stand in the file, images and all": (
         "--enable-multimodal-chat --custom-ensure-client-side-data"
@@ -120,7 +120,7 @@ _NO_EFFECT = {
 # The value that changes nothing, and why any other is refused.
 ONLY_VALUES = {
     "--random-batch-size": (1, "every request has one prompt"),
-    "--best-of": (1, "every request has one answer"),
+    "--best-of": (1, "every request has one response"),
     "--probe-request-rate": (0, "no probe requests are sent"),
 }
 # Each has the reason and the nearest way.

@@ -172,7 +172,7 @@ def list_parts(found: WorkloadFigures) -> Iterator[tuple[str, str]]:
     yield "prompts", describe_lengths(lengths.input, found.requests, "known only to the server")
     yield "answers", describe_lengths(lengths.output, found.requests, "as long as the model makes them")
     if lengths.rank_correlation is not None:
-        yield "together", f"rank correlation of prompt and answer {lengths.rank_correlation:+.2f}"
+        yield "together", f"rank correlation of prompt and output {lengths.rank_correlation:+.2f}"
     if found.reuse is not None:
         yield "prefix reuse", _describe_reuse(found.reuse)
         if found.reuse.distances:
@@ -309,10 +309,10 @@ def _plot_lengths(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
             for count in each.figures.lengths.counts
         ]
     yield Panel(
-        "lengths", "Prompt and answer lengths together", "prompt tokens", "answer tokens",
+        "lengths", "Prompt and output lengths together", "prompt tokens", "output tokens",
         tuple(curves), x_log=True, y_log=True,
         caption=f"A point per request, of {_MOST_POINTS} at most. Numbers: all requests, by powers of two.",
-        numbers=make_table(("workload", "prompt from", "answer from", "requests"), rows),
+        numbers=make_table(("workload", "prompt from", "output from", "requests"), rows),
     )  # fmt: skip
 
 
@@ -348,8 +348,8 @@ _ESTIMATED = (
     f"tokens of the prompts are estimated, a token for {_LETTER_BYTES} bytes: --tokenizer DIR counts them"
 )
 _IN_ORDER = "reuse is of one session after another: run together they use more between"
-_AS_ANSWERS_COME = "requests are sent as answers come: arrivals are known of a run only"
-_SESSIONS = "sessions have times, and their turns wait for answers: no arrivals of requests"
+_AS_ANSWERS_COME = "requests are sent as responses come: arrivals are known of a run only"
+_SESSIONS = "sessions have times, and their turns wait for responses: no arrivals of requests"
 
 
 def read_load(file: str | None, values: dict[str, Any], options: dict[str, Any]) -> LoadColumns:

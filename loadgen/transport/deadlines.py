@@ -121,7 +121,7 @@ def fail_unanswered(stream: Stream, now_ns: int, error: Exception | None) -> Fai
     """Make the TRUNCATED failure of a request without a byte of an answer; `error` None: it was closed."""
     after_s = (now_ns - stream.sent_ns) / SECOND_NS
     why = f" ({error})" if error is not None and str(error) else ""
-    detail = f"the connection was closed after {after_s:.2f} s without a byte of an answer{why}"
+    detail = f"the connection was closed after {after_s:.2f} s without a byte of a response{why}"
     return Failure(FailureKind.TRUNCATED, detail)
 
 

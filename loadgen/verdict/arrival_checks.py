@@ -31,7 +31,7 @@ def _is_most(which: Bool) -> bool:
 
 def _tally(which: Bool) -> str:
     """Write how many answers `which` marks, as `in 3 of 9 answers`."""
-    return f"in {np.count_nonzero(which)} of {len(which)} answers"
+    return f"in {np.count_nonzero(which)} of {len(which)} responses"
 
 
 def _find_whole_answers(run: RunEvidence) -> Evidence | None:
@@ -49,8 +49,8 @@ def _find_whole_answers(run: RunEvidence) -> Evidence | None:
     if late:
         return None
     return (
-        f"{_tally(which)} all messages came at one instant, so they were not streamed: a proxy, or a "
-        "parser of the server, holds each answer back until its end; TTFT is E2EL, TPOT and ITL are 0"
+        f"{_tally(which)} all chunks came at one instant, so they were not streamed: a proxy, or a "
+        "parser of the server, holds each response back until its end; TTFT is E2EL, TPOT and ITL are 0"
     )
 
 
@@ -64,7 +64,7 @@ def _find_clumps(run: RunEvidence) -> Evidence | None:
     if not _is_most(which) or _is_late(run):
         return None
     return (
-        f"{_tally(which)} messages came {float(clump[which].mean()):.3g} at a time, "
+        f"{_tally(which)} chunks came {float(clump[which].mean()):.3g} at a time, "
         f"{float(apart_ms[which].mean()):.3g} ms apart: a proxy gathers them; TTFT is that of the first "
         "clump, TPOT leaves out what came with it, and ITL is of clumps"
     )
@@ -79,7 +79,7 @@ def _find_later_clumps(run: RunEvidence) -> Evidence | None:
     if not _is_most(which) or _is_late(run):
         return None
     return (
-        f"{_tally(which)} the messages after the first came {float(clump[which].mean()):.3g} at a "
+        f"{_tally(which)} the chunks after the first came {float(clump[which].mean()):.3g} at a "
         f"time, {float(apart_ms[which].mean()):.3g} ms apart: a proxy, or a parser of the server, holds them "
         "back; ITL is of clumps, and TPOT is that of the last one"
     )
@@ -100,8 +100,8 @@ def _find_one_message(run: RunEvidence) -> Evidence | None:
         return None
     return (
         f"{_tally(which)} all tokens ({float(shapes.tokens[which].mean()):.3g}) are counted on one "
-        "message: the others had no text where an answer has it, or a parser of the server held the answer "
-        "back; TTFT is the time of that message, TPOT and ITL are not measured"
+        "chunk: the others had no text where a response has it, or a parser of the server held the response "
+        "back; TTFT is the time of that chunk, TPOT and ITL are not measured"
     )
 
 
@@ -112,7 +112,7 @@ def _find_late_text(run: RunEvidence) -> Evidence | None:
     if not _is_most(which):
         return None
     return (
-        f"{_tally(which)} the first message that counts as a token has no text, and the first text "
+        f"{_tally(which)} the first chunk that counts as a token has no text, and the first text "
         f"came {float(shapes.text_late_ns[which].mean()) / MS_NS:.3g} ms after it: that one is not a token, "
         "or hides one; TTFT is its time, and TPOT has the wait"
     )
@@ -133,7 +133,7 @@ def _find_extra_first(run: RunEvidence) -> Evidence | None:
     if not _is_most(which):
         return None
     return (
-        f"{_tally(which)} more messages have text than usage counts tokens, and the first one came "
+        f"{_tally(which)} more chunks have text than usage counts tokens, and the first one came "
         f"{float(shapes.second_ns[which].mean()) / MS_NS:.3g} ms before the others: it is not a token (a "
         "blank to keep the connection open, or the prompt); TTFT is its time, and TPOT has the wait"
     )
@@ -147,10 +147,10 @@ def _find_more_messages(run: RunEvidence) -> Evidence | None:
     if not np.count_nonzero(more) > MOST * np.count_nonzero(which):
         return None
     return (
-        f"in {np.count_nonzero(more)} of {np.count_nonzero(which)} answers more messages have text than "
+        f"in {np.count_nonzero(more)} of {np.count_nonzero(which)} responses more chunks have text than "
         f"usage counts tokens ({sum_exactly(messages[more])} and "
         f"{sum_exactly(run.records.output_tokens[more])}): the count is wrong, or a proxy splits or repeats "
-        "messages; tok/s and TPOT rest on it"
+        "chunks; tok/s and TPOT rest on it"
     )
 
 
@@ -181,8 +181,8 @@ class _Fewer(msgspec.Struct, frozen=True):
         )
 
     def __str__(self) -> str:
-        of = f"in {self.answers} of {self.completed} answers"
-        return f"{of} usage counts {self.tokens} tokens in {self.messages} messages"
+        of = f"in {self.answers} of {self.completed} responses"
+        return f"{of} usage counts {self.tokens} tokens in {self.messages} chunks"
 
 
 def _find_unseen_tokens(run: RunEvidence) -> Evidence | None:
@@ -193,8 +193,8 @@ def _find_unseen_tokens(run: RunEvidence) -> Evidence | None:
     if fewer.answers <= MOST * fewer.completed or hidden_tokens.find(run) is not None:
         return None
     return (
-        f"{fewer}, and by their words the messages carry one each ({fewer.inner} of {fewer.gaps} gaps "
-        "between words are within a message): the others were not shown or came with the first message, "
+        f"{fewer}, and by their words the chunks carry one each ({fewer.inner} of {fewer.gaps} gaps "
+        "between words are within a chunk): the others were not shown or came with the first chunk, "
         "and then TTFT has their time, TPOT counts them and is too low; or a gateway joins the pieces of "
         "words, and then ITL is that of words"
     )
@@ -210,7 +210,7 @@ def _find_full_first(run: RunEvidence) -> Evidence | None:
     if not _is_most(which):
         return None
     return (
-        f"{_tally(which)} the first message carries {float(first[which].mean()):.3g} tokens and the "
+        f"{_tally(which)} the first chunk carries {float(first[which].mean()):.3g} tokens and the "
         f"others {float(later[which].mean()):.3g} each: the first ones were held back; TTFT has their time, "
         "and TPOT counts them and is too low"
     )
@@ -232,15 +232,15 @@ _CAUSES: tuple[Callable[[RunEvidence], Evidence | None], ...] = (
 
 @suspect(
     "arrivals-not-tokens",
-    f"in more than {percent(MOST)} of the answers (of {LEAST_TOKENS} tokens or more) all messages came at "
+    f"in more than {percent(MOST)} of the responses (of {LEAST_TOKENS} tokens or more) all chunks came at "
     f"one instant, or two and more at each instant, the first one too, or {MOST_DRAFTED} and more at each "
-    "instant after it, and the client was not late; or all tokens are counted on one message; or the first "
+    "instant after it, and the client was not late; or all tokens are counted on one chunk; or the first "
     f"has no text, or is one more than usage counts tokens, and comes {LATE_TEXT} gaps before the next; or "
-    f"{MORE_MESSAGES:g} times as many messages have text as usage counts tokens; or the first one carries "
-    f"{FULL_TOKENS} tokens or more, over {percent(FULL_SHARE)} of the answer and over {FULL_TIMES} "
+    f"{MORE_MESSAGES:g} times as many chunks have text as usage counts tokens; or the first one carries "
+    f"{FULL_TOKENS} tokens or more, over {percent(FULL_SHARE)} of the response and over {FULL_TIMES} "
     f"times as many as the others; or usage counts {MORE_TOKENS:g} times as many tokens as there are "
-    f"messages, and at most {percent(INNER_GAPS)} of the gaps between words are within a message, so that "
-    "each carries one token. Several tokens a message, as of vLLM's --stream-interval or speculative "
+    f"chunks, and at most {percent(INNER_GAPS)} of the gaps between words are within a chunk, so that "
+    "each carries one token. Several tokens a chunk, as of vLLM's --stream-interval or speculative "
     "decoding, are none of these: the first one comes alone, and the others hold several words",
     "turn buffering off in what is between (nginx: proxy_buffering off; a gateway that cuts the text into "
     "words or lines), and parsers that hold text back (vLLM's --tool-call-parser, --reasoning-parser); or "
@@ -263,7 +263,7 @@ def held_answers(run: RunEvidence) -> Evidence | None:
 @suspect(
     "hidden-tokens",
     f"usage counts tokens that are not shown, more than {percent(SOME)} of the output tokens: a total beyond "
-    "prompt and answer, or reasoning where no reasoning was streamed: TTFT and TPOT are of what is shown, "
+    "prompt and output, or reasoning where no reasoning was streamed: TTFT and TPOT are of what is shown, "
     "tok/s are not",
     "have the server stream its reasoning, or turn it off (--chat-template-kwargs, or reasoning_effort in "
     "--extra-body); or read E2EL",
@@ -278,11 +278,11 @@ def hidden_tokens(run: RunEvidence) -> Evidence | None:
     within = np.where(records.ok & ~shown, records.thought_tokens.clip(0), 0)
     most = SOME * max(run.metrics.total_output_tokens, 1)
     parts = [
-        f"usage's total has {sum_exactly(apart)} tokens in {np.count_nonzero(apart)} answers beyond prompt "
-        "and answer, which no figure counts"
+        f"usage's total has {sum_exactly(apart)} tokens in {np.count_nonzero(apart)} responses beyond prompt "
+        "and output, which no figure counts"
         if sum_exactly(apart) > most
         else None,
-        f"{sum_exactly(within)} tokens of reasoning in {np.count_nonzero(within)} answers are counted and "
+        f"{sum_exactly(within)} tokens of reasoning in {np.count_nonzero(within)} responses are counted and "
         "not shown: TTFT has their time, TPOT is too low"
         if sum_exactly(within) > most
         else None,
@@ -292,9 +292,9 @@ def hidden_tokens(run: RunEvidence) -> Evidence | None:
 
 @note(
     "tokens-not-located",
-    f"usage counts {MORE_TOKENS:g} times as many tokens as there are messages in more than {percent(MOST)} "
-    f"of the answers, no message has a count, and there are under {LEAST_GAPS} gaps between words to tell "
-    "messages of several tokens from tokens that are not shown",
+    f"usage counts {MORE_TOKENS:g} times as many tokens as there are chunks in more than {percent(MOST)} "
+    f"of the responses, no chunk has a count, and there are under {LEAST_GAPS} gaps between words to tell "
+    "chunks of several tokens from tokens that are not shown",
     "pass --continuous-usage, where the server knows it; else read E2EL and tok/s",
 )
 def tokens_not_located(run: RunEvidence) -> Evidence | None:
@@ -305,13 +305,13 @@ def tokens_not_located(run: RunEvidence) -> Evidence | None:
         return None
     return (
         f"{fewer}, and nothing shows whether these carry several or some are not shown: TPOT counts all of "
-        "the tokens, and ITL is of messages"
+        "the tokens, and ITL is of chunks"
     )
 
 
 @note(
     "ends-not-reported",
-    f"more than {percent(SOME)} of the answers end without a finish reason: they count as whole because "
+    f"more than {percent(SOME)} of the responses end without a finish reason: they count as whole because "
     "usage or their number of tokens says so",
     "have the server, or the gateway in front of it, send finish_reason",
 )
@@ -321,13 +321,13 @@ def ends_not_reported(run: RunEvidence) -> Evidence | None:
     count, completed = sum(not end for end in ends), run.metrics.completed
     if count <= SOME * completed:
         return None
-    return f"{count} of {completed} answers end without a finish reason"
+    return f"{count} of {completed} responses end without a finish reason"
 
 
 @note(
     "reasoning-alone",
-    f"more than {percent(SOME)} of the answers have reasoning and no text of the answer itself: they ended "
-    "within it; TTFT and TPOT are of reasoning, and TTFVT leaves them out",
+    f"more than {percent(SOME)} of the responses have reasoning and no text of the response itself: they "
+    "ended within it; TTFT and TPOT are of reasoning, and TTFVT leaves them out",
     "raise the output length, or turn reasoning off (--chat-template-kwargs)",
 )
 def reasoning_alone(run: RunEvidence) -> Evidence | None:
@@ -337,4 +337,4 @@ def reasoning_alone(run: RunEvidence) -> Evidence | None:
     count, completed = int(np.count_nonzero(alone)), run.metrics.completed
     if count <= SOME * completed:
         return None
-    return f"{count} of {completed} answers ended within their reasoning"
+    return f"{count} of {completed} responses ended within their reasoning"

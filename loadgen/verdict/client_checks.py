@@ -26,7 +26,7 @@ OTHERS, MOST_OTHERS, BUSY, WAITING = 0.05, 0.3, 0.8, 0.2  # of the CPUs; of the 
 RELAY = 0.1  # of the client's CPU time: what takes less does not generate tokens
 USUAL_CPU_S = 3.0  # below it the share is larger: the kernel counts in ticks, and programs begin and end
 LOSSY = 0.01  # of the answers
-_UNRELIABLE = "median and percentiles of ITL are of reads, not of messages"
+_UNRELIABLE = "median and percentiles of ITL are of reads, not of chunks"
 _OR_LOST = " (or segments came out of order: not known of this run)"
 _CLOCK_REMEDY = "run again once the clock is synchronized (chronyc tracking, timedatectl)"
 _STOPPED_REMEDY = (
@@ -38,7 +38,7 @@ _STOPPED_REMEDY = (
 
 @suspect(
     "reads-late",
-    f"more than {percent(SHARED)} of the messages were coalesced into a read, or enough that mean TTFT or "
+    f"more than {percent(SHARED)} of the chunks were coalesced into a read, or enough that mean TTFT or "
     "P99 ITL is that much too long, and the client was late (mean read lag, of all or of these reads, over "
     f"{percent(LATE_GAPS)} of the mean gap; for P99, once over a gap) or has no kernel timestamps",
     "leave the client a core (taskset), or share CPUs by process: sysctl kernel.sched_autogroup_enabled=0; "
@@ -54,7 +54,7 @@ def reads_late(run: RunEvidence) -> Evidence | None:
     why = f"{lag}, {health.lag_max_ms:.3g} ms max" if run.stamped else "without kernel timestamps"
     share = percent(health.shared_share)
     causes = f"{why}{_describe_pause(run)}{explain_starving(run)}"
-    return f"{share} of messages coalesced into a read, {causes}: {', '.join(harms)}"
+    return f"{share} of chunks coalesced into a read, {causes}: {', '.join(harms)}"
 
 
 def _describe_pause(run: RunEvidence) -> str:
@@ -80,7 +80,7 @@ def _list_harms(run: RunEvidence) -> list[str]:
 
 @note(
     "messages-together",
-    f"more than {percent(SHARED)} of the messages were coalesced into a read and the client was not late: "
+    f"more than {percent(SHARED)} of the chunks were coalesced into a read and the client was not late: "
     "the server writes several at once",
     "read TPOT instead of ITL",
 )
@@ -89,7 +89,7 @@ def messages_together(run: RunEvidence) -> Evidence | None:
     share = run.metrics.health.shared_share
     if share <= SHARED or _is_late(run) or held_answers(run) is not None:
         return None
-    return f"{percent(share)} of messages coalesced into a read, and the client was not late: {_UNRELIABLE}"
+    return f"{percent(share)} of chunks coalesced into a read, and the client was not late: {_UNRELIABLE}"
 
 
 def _is_late(run: RunEvidence) -> bool:
@@ -135,7 +135,7 @@ def client_busy(run: RunEvidence) -> Evidence | None:
 @note(
     "busy-loop",
     f"kernel timestamps, and {CORES} of a core busy or a mean read lag over {percent(LAG_GAPS)} of the mean "
-    "gap: figures stay true until messages are coalesced (reads-late)",
+    "gap: figures stay true until chunks are coalesced (reads-late)",
     "leave the client a core, or spread the load over several clients",
 )
 def busy_loop(run: RunEvidence) -> Evidence | None:
@@ -177,7 +177,7 @@ def late_bodies(run: RunEvidence) -> Evidence | None:
     "clock-unusable",
     f"the wall clock stepped by more than {FAR_STEP_MS / 1000:.0f} s, or over {percent(IMPOSSIBLE)} of the "
     "reads have an impossible kernel timestamp (later than the client's read, or long before it), or in over "
-    f"{percent(IMPOSSIBLE)} of the answers a token precedes its request or the token before it",
+    f"{percent(IMPOSSIBLE)} of the responses a token precedes its request or the token before it",
     _CLOCK_REMEDY,
 )
 def clock_unusable(run: RunEvidence) -> Evidence | None:
@@ -188,7 +188,7 @@ def clock_unusable(run: RunEvidence) -> Evidence | None:
 
 @suspect(
     "impossible-timestamps",
-    f"up to {percent(IMPOSSIBLE)} of the reads have an impossible kernel timestamp, or of the answers a "
+    f"up to {percent(IMPOSSIBLE)} of the reads have an impossible kernel timestamp, or of the responses a "
     "token before its request or the token before it: the wall clock stepped, and other reads near them may "
     "be off undetected",
     _CLOCK_REMEDY,
@@ -248,7 +248,7 @@ class _Clock(msgspec.Struct, frozen=True):
                 "use the client's own" + ("" if self.losses_known else _OR_LOST)
             )
         if self.backwards:
-            of = f"in {self.backwards} of {self.answers} answers"
+            of = f"in {self.backwards} of {self.answers} responses"
             parts.append(f"{of} a token precedes its request or the token before it")
         return join_evidence(parts)
 
@@ -325,7 +325,7 @@ def _find_losses(run: RunEvidence, above: float, most: float) -> Evidence | None
         f"{int(again.sum())} of requests were sent again" if again.any() else "",
     )
     return (
-        f"TCP segments were lost or overtaken on the way in {lost} of {answered} answers "
+        f"TCP segments were lost or overtaken on the way in {lost} of {answered} responses "
         f"({', '.join(filter(None, counts))}): what was sent after them waited"
     )
 
@@ -335,14 +335,14 @@ _LOSSY_REMEDY = (
 )
 network_lossy = suspect(
     "network-lossy",
-    f"in over {percent(LOSSY)} of the answers TCP segments came out of order, or the request's were lost "
+    f"in over {percent(LOSSY)} of the responses TCP segments came out of order, or the request's were lost "
     "and sent again, by the kernel's count: the network lost or reordered them, and latencies include the "
     "wait for them; what was read over 1 ms after its kernel timestamp counts as arrived when it was read",
     _LOSSY_REMEDY,
 )(partial(_find_losses, above=LOSSY, most=math.inf))
 network_losses = note(
     "network-losses",
-    f"as network-lossy, in up to {percent(LOSSY)} of the answers: their latencies alone include the wait",
+    f"as network-lossy, in up to {percent(LOSSY)} of the responses: their latencies alone include the wait",
     _LOSSY_REMEDY,
 )(partial(_find_losses, above=0.0, most=LOSSY))
 

@@ -139,9 +139,9 @@ resent = note(
 
 @suspect(
     "tokens-not-counted",
-    f"more than {percent(UNCOUNTED)} of the answers have no usage, their text could not be counted by a "
-    "tokenizer, and they do not end by length with as many messages as tokens were requested: their messages "
-    "were counted, and a message may carry several tokens",
+    f"more than {percent(UNCOUNTED)} of the responses have no usage, their text could not be counted by a "
+    "tokenizer, and they do not end by length with as many chunks as tokens were requested: their chunks "
+    "were counted, and a chunk may carry several tokens",
     "pass the model's own --tokenizer DIR (with the tokenizer extra: in the clone, .venv/bin/pip install "
     "'.[tokenizer]'), or have the server send usage (a gateway must pass stream_options.include_usage on)",
 )
@@ -153,24 +153,24 @@ def tokens_not_counted(run: RunEvidence) -> Evidence | None:
     count = f"{metrics.uncounted} of {metrics.completed} responses have no usage"
     if not metrics.streamed:
         return f"{count}: their tokens are not known and count 0"
-    return f"{count}: their messages were counted, so TPOT and tok/s are of messages, not of tokens"
+    return f"{count}: their chunks were counted, so TPOT and tok/s are of chunks, not of tokens"
 
 
 answer_lengths: Rule[RunEvidence] = suspect(
     "answer-lengths",
-    "ignore_eos was sent and the answers' lengths differ from the requested one by more than "
+    "ignore_eos was sent and the responses' lengths differ from the requested one by more than "
     f"{percent(ANSWER_OFF)} on average, without those whose tokens were not counted; a server that honours "
     "it is exact; or it was not sent, and they are that much longer than the longest that was requested",
     "pass --no-ignore-eos if the server does not know ignore_eos, as most hosted APIs; else check that "
-    "prompt and answer fit its context (--context-len with --launch; vLLM: --max-model-len), and that it "
-    "does not cap the length of answers",
+    "prompt and output fit its context (--context-len with --launch; vLLM: --max-model-len), and that it "
+    "does not cap the length of outputs",
 )(lambda run: _find_other_lengths(run, 1 - ANSWER_OFF if run.ignores_eos else 0.0, 1 + ANSWER_OFF))
 
 
 early_ends: Rule[RunEvidence] = note(
     "early-ends",
-    f"ignore_eos was not sent and answers average under {percent(ANSWER_SHORT)} of the maximum length",
-    "use --ignore-eos if all answers should have the same length",
+    f"ignore_eos was not sent and responses average under {percent(ANSWER_SHORT)} of the maximum length",
+    "use --ignore-eos if all responses should have the same length",
 )(lambda run: None if run.ignores_eos else _find_other_lengths(run, ANSWER_SHORT, math.inf))
 
 
@@ -185,7 +185,7 @@ def _find_other_lengths(run: RunEvidence, low: float, high: float) -> Evidence |
     reasons = [records.finish_reasons[i] or "none" for i in np.flatnonzero(comparable).tolist()]
     ends = ", ".join(f"{reason} {reasons.count(reason)}" for reason in sorted(set(reasons)))
     return (
-        f"{received.mean():.1f} tokens per answer, {planned.mean():.1f} requested "
+        f"{received.mean():.1f} tokens per response, {planned.mean():.1f} requested "
         f"({percent(received.sum() / planned.sum())}), {int((received < planned).sum())} of {len(received)} "
         f"shorter; finish reasons: {ends}"
     )
@@ -242,7 +242,7 @@ def _name_holding(profile: Profile) -> str:
     f"closed loop: mean concurrency between ramp and drain (Little's law) is below {percent(HELD)} of "
     f"--max-concurrency, without {_HOLDING_FLAGS}; a slot is empty only during its turnaround; a session "
     "holds its slot between turns too, and users at a rate of their own hold none",
-    "turnaround is the client's time: give it a core, use --transport wire, or request longer answers",
+    "turnaround is the client's time: give it a core, use --transport wire, or request longer outputs",
     origin=Origin.CLIENT,
 )
 def concurrency_not_held(run: RunEvidence) -> Evidence | None:

@@ -138,9 +138,7 @@ def _explain_count(window: ServerWindow, metrics: Metrics, more: bool) -> str:
         which = "failed" if metrics.failed == lost else "failed or cut-off"
         return f"the server's tokens for the {lost} {which} requests were not received"
     if metrics.counted_by_usage < metrics.completed:
-        return (
-            "without usage the client counts messages or encodes the text again, and counts planned prompts"
-        )
+        return "without usage the client counts chunks or encodes the text again, and counts planned prompts"
     if window.running_before or window.running_after or not window.settled:
         return "the server was not idle before or after the run, and its counters lag"
     if more:
@@ -165,8 +163,8 @@ def _find_latency_mismatches(window: ServerWindow, metrics: Metrics) -> Iterator
     _, ours = _choose_gaps(window, metrics)
     client, server = ours.mean_ms, window.itl.mean_ms
     if abs(client - server) > max(_TOKEN_SLACK_MS, _TOKEN_SLACK_SHARE * server):
-        drafts = "the server times steps of several tokens, and a message is not a step"
-        cause = drafts if window.draft_tokens else "messages are delayed on their way, or it includes others"
+        drafts = "the server times steps of several tokens, and a chunk is not a step"
+        cause = drafts if window.draft_tokens else "chunks are delayed on their way, or it includes others"
         yield Mismatch("ITL mean (ms)", "ms", client, server, cause)
 
 

@@ -78,8 +78,8 @@ tpot_trend: Rule[RunEvidence] = suspect(
 
 throughput_trend: Rule[RunEvidence] = suspect(
     "throughput-trend",
-    "closed loop: output tokens per second, over the time each wave of answers took, have such a trend; not "
-    "of sessions, since the contexts of the first ones grow together",
+    "closed loop: output tokens per second, over the time each wave of responses took, have such a trend; "
+    "not of sessions, since the contexts of the first ones grow together",
     _SETTLE,
 )(lambda run: _describe_drift("output throughput", run.throughput_trend()))
 
@@ -171,7 +171,7 @@ def server_limit(run: RunEvidence) -> Evidence | None:
 @note(
     "queued",
     f"in most of at least {LEAST_GAUGES} samples requests waited, or the mean queue time, by the server's "
-    f"histogram or its answers, is more than {percent(QUEUE_OF_TTFT)} of the mean TTFT (the wait for the "
+    f"histogram or its responses, is more than {percent(QUEUE_OF_TTFT)} of the mean TTFT (the wait for the "
     "step under way is at most a third); and the server's own limit is not the reason: prefill is the "
     "bottleneck, or the KV cache is full",
     "read TTFT as queue time plus prefill; lower --max-concurrency to measure prefill alone",
@@ -205,9 +205,9 @@ def _measure_queue_ms(run: RunEvidence) -> float:
 
 @suspect(
     "prefill-while-queued",
-    "prefill_speed was requested, and the mean time in the server's queue (by its histogram, or its answers) "
-    f"is more than {percent(QUEUED)} of the mean TTFT, or requests waited in most of at least {LEAST_GAUGES} "
-    "samples: input tokens / TTFT is then a speed of the queue, not of prefill",
+    "prefill_speed was requested, and the mean time in the server's queue (by its histogram, or its "
+    f"responses) is more than {percent(QUEUED)} of the mean TTFT, or requests waited in most of at least "
+    f"{LEAST_GAUGES} samples: input tokens / TTFT is then a speed of the queue, not of prefill",
     "lower --max-concurrency or --request-rate until nothing waits: at 1 it is the speed of prefill",
 )
 def prefill_while_queued(run: RunEvidence) -> Evidence | None:
@@ -353,12 +353,12 @@ def few_slots(run: RunEvidence) -> Evidence | None:
 
 @suspect(
     "timings-differ",
-    "what answers report of their own request (llama.cpp's `timings`) is not what the client has: another "
+    "what responses report of their own request (llama.cpp's `timings`) is not what the client has: another "
     f"count of tokens than `usage` in more than {percent(COUNTS_OFF)} of them, a first token sooner than its "
     f"prompt was computed in more than {percent(EARLY)}, or a mean time from the first to the last token "
     f"that is longer by over {percent(DELAYED_SHARE)} and {DELAYED_MS:g} ms; on one machine these agree to "
     "0.2 %",
-    "measure on the server's own machine: what lies between delays messages, or answers for another server",
+    "measure on the server's own machine: what lies between delays chunks, or answers for another server",
 )
 def timings_differ(run: RunEvidence) -> Evidence | None:
     """Find evidence that answers' own timings contradict the client's figures of the same requests."""
@@ -371,7 +371,7 @@ def _list_differences(timings: AnswerTimings) -> Iterator[Evidence]:
     for pair in timings.counts:
         if pair.differing > COUNTS_OFF * pair.requests:
             yield (
-                f"{pair.name} tokens differ in {pair.differing} of {pair.requests} answers: "
+                f"{pair.name} tokens differ in {pair.differing} of {pair.requests} responses: "
                 f"{pair.client} by usage, {pair.server} by timings"
             )
     if timings.early > EARLY * timings.requests:
@@ -383,7 +383,7 @@ def _list_differences(timings: AnswerTimings) -> Iterator[Evidence]:
     if longer_ms > max(DELAYED_MS, DELAYED_SHARE * timings.server_decode_ms):
         yield (
             f"from the first to the last token {timings.decode_ms:.4g} ms in the mean, "
-            f"{timings.server_decode_ms:.4g} ms by the server: messages are delayed on their way"
+            f"{timings.server_decode_ms:.4g} ms by the server: chunks are delayed on their way"
         )
 
 

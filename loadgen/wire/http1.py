@@ -237,7 +237,7 @@ def explain_compression(headers: Mapping[str, str]) -> str:
         for coding in headers.get(name, "").lower().split(","):
             if coding.strip() not in _PLAIN:
                 header = f"{name}: {coding.strip()}"
-                return f"the answer is compressed ({header}), though the request allowed no compression"
+                return f"the response is compressed ({header}), though the request allowed no compression"
     return ""
 
 

@@ -108,7 +108,7 @@ FAILED_ENDS: Final = {
     **dict.fromkeys(("error", "network_error"), "the server failed while it answered"),
     **dict.fromkeys(
         ("content_filter", "content-filter", "sensitive", "safety", "recitation"),
-        "a filter of the server cut this answer",
+        "a filter of the server cut this response",
     ),
     "insufficient_system_resource": "the server had no room left for this request",
 }

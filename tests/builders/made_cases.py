@@ -188,7 +188,7 @@ def run(rows: Rows | None = None, workload: dict[str, Any] | None = None, **fact
 
 
 def shared(lag_ms: float, unstamped: int = 1) -> Rows:
-    """Two messages of each answer came in one read, which waited so long."""
+    """Two messages of each response came in one read, which waited so long."""
     lag_ns = int(lag_ms * MS)
     lags = {"lag_max_ns": lag_ns, "lag_sum_ns": lag_ns, "shared_lag_ns": 2 * lag_ns}
     return changed(closed(), shared_reads=2, unstamped_reads=unstamped, **lags)

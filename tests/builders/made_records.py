@@ -1,4 +1,4 @@
-"""One record of an answer, with what a test leaves unsaid as it is most often."""
+"""One record of a response, with what a test leaves unsaid as it is most often."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def serve_disturbed() -> Server:
 
 
 def serve_few(objective: Objective) -> Server:
-    """A server that ends a quarter of the requests of a rate, at 10 ms; an answer has a hundred gaps."""
+    """A server that ends a quarter of the requests of a rate, at 10 ms; a response has a hundred gaps."""
     each = 100 if objective.metric == "itl" else 1
 
     def measure(run: NextRun) -> Trial:

@@ -47,7 +47,7 @@ OF_ANSWERS: dict[str, tuple[RunEvidence, str]] = {
     "few-slots": (slots(4), "the server has 4 slots for 8 requests at once: TTFT includes their queue (2 of"),
     "timings-differ": (
         run(timed(server_output_tokens=OUTPUT - 1)),
-        "output tokens differ in 320 of 320 answers: 3520 by usage, 3200 by timings"),
+        "output tokens differ in 320 of 320 responses: 3520 by usage, 3200 by timings"),
 }  # fmt: skip
 
 
@@ -110,10 +110,10 @@ def drafting(rows: Rows, accepted: int) -> RunEvidence:
 OF_DRAFTS: dict[str, tuple[RunEvidence, str]] = {
     "steps-hidden": (
         drafting(closed(), 2000),
-        "2000 draft tokens were accepted, and each token has a message of its own",
+        "2000 draft tokens were accepted, and each token has a chunk of its own",
     ),
     "drafts-differ": (
         drafting(drafted(), 2000),
-        "accepted draft tokens: 320 by the messages, 2000 by the server's counters",
+        "accepted draft tokens: 320 by the chunks, 2000 by the server's counters",
     ),
 }

@@ -143,7 +143,7 @@ _OF_SERVERS = {
     "answers that may end early": Provocation(
         engine("--early-eos", "1"), f"{FOUR} --no-ignore-eos", {"early-ends"}
     ),
-    "messages of several tokens, and no usage": Provocation(made.uncounted, FOUR, {"tokens-not-counted"}),
+    "chunks of several tokens, and no usage": Provocation(made.uncounted, FOUR, {"tokens-not-counted"}),
     "another prompt than was planned": Provocation(engine(), FOUR, {"prompt-lengths"}, play=made.cut_prompts),
     "few prompts that there are": Provocation(
         engine(),

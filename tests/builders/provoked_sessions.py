@@ -27,7 +27,7 @@ def ended(failure: Failure, sessions: int, turn: int) -> Mapping[tuple[int, int]
 
 
 def of_users(behind: bool, **facts: Any) -> RunEvidence:
-    """Eight users, who wait for the answer before each turn, or for its time."""
+    """Eight users, who wait for the response before each turn, or for its time."""
     pause_ms = 0.0 if behind else 20.0
     rows = rows_of(TURNS, 8, delay_ms=pause_ms, rest_ms=pause_ms)
     rate = 1000.0 / (TURN_MS + pause_ms) * (1.25 if behind else 1.0)
@@ -70,7 +70,7 @@ OF_SESSIONS: dict[str, tuple[RunEvidence, str]] = {
         "3 of 40 sessions (7.5 %) ended early: 3 later turns were not sent"),
     "users-waited": (
         of_users(behind=True),
-        "240 of 320 turns (75 %) waited for the answer before them"),
+        "240 of 320 turns (75 %) waited for the response before them"),
     "turns-late": (judged(TURNS, rows_of(TURNS, 8, late_ms=12.0)),
                    "later turns were sent 12.00 ms late by P99, 12.00 ms at most"),
     "reconnected": (judged(TURNS, _ROWS, client=client(reconnects=4)),

@@ -103,7 +103,7 @@ def test_an_adaptation_is_reported_with_its_cost() -> None:
         str(field) for field in adaptation(("ignore_eos", ""), ("max_tokens", "max_completion_tokens")).fields
     ]
     assert lines == [
-        "left out: ignore_eos (refused by the server); answers may end early: --min-tokens N holds their "
+        "left out: ignore_eos (refused by the server); responses may end early: --min-tokens N holds their "
         "length where the server takes it",
         "renamed: max_tokens is sent as max_completion_tokens (as the server requires)",
     ]

@@ -57,7 +57,7 @@ class Fault:
     request_s: float = 0.0
     answer_bytes: int = 0  # the most that an answer may have; 0: as it is by default
     api: str = "completions"
-    whole: Sequence[bytes] = field(default_factory=lambda: WHOLE)  # the events of an answer in order
+    whole: Sequence[bytes] = field(default_factory=lambda: WHOLE)  # the events of a response in order
 
     def script(self, asked: Asked) -> Answer:
         """What the server does: the fault to every third request, the whole answer to the others."""

@@ -28,8 +28,8 @@ STREAM = HEAD + b"".join(map(chunk, WHOLE)) + LAST
 STALLED = fails(K.STALL, "no token within --stall-timeout")
 # h11 waits for more where llhttp knows: the timeout ends it.
 WAITS = fails(K.STALL, STALLED.says)
-UNANSWERED = fails(K.TRUNCATED, "without a byte of an answer")
-CUT = fails(K.TRUNCATED, r"without a finish reason or \[DONE\], after \d+ messages|closed connection|reset")
+UNANSWERED = fails(K.TRUNCATED, "without a byte of a response")
+CUT = fails(K.TRUNCATED, r"without a finish reason or \[DONE\], after \d+ chunks|closed connection|reset")
 NO_HTTP = fails(K.MALFORMED, r"\w{3}")
 CUT_SHORT = fails(K.MALFORMED, "truncated")
 TOO_LONG = fails(K.MALFORMED, "larger than")

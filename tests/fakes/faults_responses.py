@@ -23,7 +23,7 @@ def text(value: object = "a") -> bytes:
 
 
 def counts(tokens: int = OUTPUT) -> dict[str, int]:
-    """The usage of an answer."""
+    """The usage of a response."""
     return {"input_tokens": INPUT, "output_tokens": tokens, "total_tokens": INPUT + tokens}
 
 

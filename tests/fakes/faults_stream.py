@@ -27,7 +27,7 @@ from fakes.faults import (
 from fakes.scripted_server import DONE, HEAD, Answer, End, chunk, token, usage, whole
 
 CUT = fails(
-    K.TRUNCATED, r"without a finish reason or (\[DONE\]|usage), after \d+ messages|closed connection without"
+    K.TRUNCATED, r"without a finish reason or (\[DONE\]|usage), after \d+ chunks|closed connection without"
 )
 NO_JSON = fails(K.MALFORMED, r"event \d+: \W?\w{3}")
 EMPTY = fails(K.EMPTY, r"\w{3}")
@@ -230,7 +230,7 @@ FORMS = [
 
 
 def counts(**fields: Any) -> bytes:
-    """The server's counts on a message of their own."""
+    """The server's counts on a chunk of their own."""
     counted = {"prompt_tokens": INPUT, "completion_tokens": OUTPUT, **fields}
     return b"data: %b\n\n" % json.dumps({"choices": [], "usage": counted}).encode()
 

@@ -38,7 +38,7 @@ class Router:
 
     `weights` has how many requests in a row go to each worker of a round; 1 each by default. A worker that
     cannot be reached, or that ends in an answer, gets no more requests: the client's connection is closed
-    where an answer had begun, else the next worker is asked. With no worker left the answer is a 503.
+    where a response had begun, else the next worker is asked. With no worker left the response is a 503.
     """
 
     def __init__(self, workers: Sequence[str], weights: Sequence[int] = ()) -> None:

@@ -330,7 +330,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def events(tokens: int) -> Iterator[bytes]:
-    """Every event of an answer of some tokens."""
+    """Every event of a response of some tokens."""
     yield from (token() for _ in range(tokens - 1))
     yield token("z", "length")
     yield usage(tokens)

@@ -1,4 +1,4 @@
-"""Whatever numbers, strings and sizes a server writes, the answer has a record, and the figures are right."""
+"""Whatever numbers, strings and sizes a server writes, its response has a record, and figures are right."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def summed(*records: Record) -> tuple[int, int, int]:
     return found.completed, found.total_input_tokens, found.total_output_tokens
 
 
-# Events of an answer, what its failure's detail begins with, and the tokens of its messages.
+# Events of a response, what its failure's detail begins with, and the tokens of its messages.
 MALFORMED: dict[str, tuple[list[bytes], str, list[int]]] = {
     "usage_huge": ([A, LAST, usage(completion_tokens=10**30)], f"event 3: {MOST_SAID}", [1, 1]),
     "usage_huge_prompt": ([A, LAST, usage(prompt_tokens=10**30)], f"event 3: {MOST_SAID}", [1, 1]),

@@ -154,7 +154,7 @@ def stepped(transport: str, step_ms: float) -> Driven:
 
 
 def instants_ms(driven: Driven) -> np.ndarray:
-    """When the tokens and the end of each answer came after it was sent, float64[answers, tokens + 1]."""
+    """When the tokens and the end of each response came after it was sent, float64[answers, tokens + 1]."""
     found = records(driven)
     assert [record.failure for record in found] == [None] * 24
     return np.array([np.append(r.arrival_ns, r.end_ns) - r.sent_ns for r in found]) / 1e6

@@ -238,7 +238,7 @@ def test_token_time_shares_a_gap_by_its_tokens() -> None:
 
 
 def at_speed(index: int, gap_ms: float, sent: int = -1) -> Record:
-    """Three tokens, two of them after the first message, `gap_ms` apart."""
+    """Three tokens, two of them after the first chunk, `gap_ms` apart."""
     return answer(index, [10, 10 + gap_ms, 10 + 2 * gap_ms], sent=sent)
 
 

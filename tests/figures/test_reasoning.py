@@ -52,7 +52,7 @@ SAYS, BLANK = delta(content="yes"), delta(content="")
         pytest.param([ROLE, OTHER, SAYS, SAYS], 1, id="reasoning of SGLang, then text"),
         pytest.param([ROLE, BLANK, THINKS, SAYS], 2, id="an empty text, reasoning, then text"),
         pytest.param([ROLE, THINKS, BLANK, SAYS], 2, id="reasoning, an empty text, then text"),
-        pytest.param([ROLE, delta(reasoning="so", content="yes"), SAYS], 0, id="both in one message"),
+        pytest.param([ROLE, delta(reasoning="so", content="yes"), SAYS], 0, id="both in one chunk"),
         pytest.param([ROLE, THINKS, delta(**tool(name="f")), delta(**tool(arguments="{}"))], 1, id="a tool"),
         pytest.param([ROLE, delta(**tool(name="f", arguments="")), SAYS], 0, id="a tool at once"),
         pytest.param([ROLE, THINKS, delta(**tool(name="")), SAYS], 1, id="a tool call without text"),

@@ -39,7 +39,7 @@ SPOILT = [
 
 @st.composite
 def events(draw: st.DrawFn, api: int) -> list[bytes]:
-    """The JSON of each event of an answer, with a few of its bytes changed."""
+    """The JSON of each event of a response, with a few of its bytes changed."""
     count = draw(st.integers(8, 40))
     texts = [*draw(st.lists(TEXTS, max_size=4)), *[" word", "a"] * draw(st.integers(0, 4)), "b"]
     lines = []

@@ -236,7 +236,7 @@ def test_without_ignore_eos_an_empty_eos_list_does_the_same() -> None:
 def test_an_engine_that_knows_no_other_way_may_answer_shorter() -> None:
     of = made(subject=ModelTarget(replace(UNKNOWN, takes_ignore_eos=False), "m"))
     assert of.fields.keys() == {"stream", "stream_options"}
-    assert of.notes == ("ignore_eos is not sent: unknown refuses it, so answers may be shorter",)
+    assert of.notes == ("ignore_eos is not sent: unknown refuses it, so responses may be shorter",)
 
 
 @pytest.mark.parametrize("endpoint", [None, "/generate", "generate", "/proxied/generate"])

@@ -43,8 +43,8 @@ def test_a_point_is_a_time_or_a_number_of_tokens(text: str, point: CancelPoint) 
 @loop_over(
     ("text", "words"),
     [
-        ("1tok", "1 token message"),
-        ("50tok", "50 token messages"),
+        ("1tok", "1 token chunk"),
+        ("50tok", "50 token chunks"),
         ("0.5ms", "0.5 ms"),
         ("200ms", "0.2 s"),
         ("2m", "120 s"),

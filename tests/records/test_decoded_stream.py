@@ -17,7 +17,7 @@ from records.test_decode import DONE, USAGE, A, B, event, fixed, stream
 TABLES = read_tables("decoded_stream")
 
 K = FailureKind
-CUT = Failure(K.TRUNCATED, "[DONE] without a finish reason or usage, after 2 messages")
+CUT = Failure(K.TRUNCATED, "[DONE] without a finish reason or usage, after 2 chunks")
 
 
 # Messages, the tokens of each that has some, their total, whether it is the server's, whether each is known.
@@ -96,7 +96,7 @@ CUT_SHORT: dict[str, tuple[list[bytes], Failure, int]] = {
         [data({"message": {"role": "assistant", "content": "a"}, "done": False}), data({"done": True}), DONE],
         Failure(
             K.MALFORMED,
-            "no message has choices: is it another API? the first: "
+            "no chunk has choices: is it another API? the first: "
             '{"message":{"role":"assistant","content":"a"},"done":false}',
         ),
         0,

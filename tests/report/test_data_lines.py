@@ -112,11 +112,11 @@ def test_the_prompts_are_named_by_kind_and_file(facts: dict[str, Any], prompts: 
         ),
         "lengths that only the server knows": (
             of_file(data=made_data.data("bodies", input=None, output=None)),
-            ["lengths: prompts 100 tokens each, by the server's count; answers without a limit"],
+            ["lengths: prompts 100 tokens each, by the server's count; responses without a limit"],
         ),
         "lengths that are not known": (
             run(changed(closed(), input_tokens=UNKNOWN), FILE, data=made_data.data(input=None, output=None)),
-            ["lengths: prompts of unknown length; answers without a limit"],
+            ["lengths: prompts of unknown length; responses without a limit"],
         ),
         "some without a limit": (
             of_file(data=made_data.data(output=made_data.lengths(11, 11, 11, known=300))),

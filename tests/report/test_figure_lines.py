@@ -22,7 +22,7 @@ from loadgen.transport.failure import Failure, FailureKind
 _TTFT = "TTFT 50.00 ms (≤ 50.00 at 99 %)"
 _TPOT = "TPOT 10.00 ms (≤ 10.00 at 99 %)"
 _NO_TTFT, _NO_TPOT, _ITL = "TTFT 50.00 ms", "TPOT 10.00 ms", "ITL 10.00 ms"
-_WHY = "ITL: no bound, since the gaps of one answer are alike"
+_WHY = "ITL: no bound, since the gaps of one response are alike"
 
 
 def result(requests: int, workload: dict[str, Any] | None = None) -> Result:
@@ -128,12 +128,12 @@ UNCOUNTED: Any = {"usage": False, "exact_tokens": False}
     ("known", "line"),
     [
         ({}, "as reported by the server in usage"),
-        (UNCOUNTED, "no usage: messages were counted instead"),
+        (UNCOUNTED, "no usage: chunks were counted instead"),
         (
             {**UNCOUNTED, "finish_reason": "length", "planned_output": 5},
-            "no usage: messages of one token each were counted",
+            "no usage: chunks of one token each were counted",
         ),
-        ({"usage": False}, "no usage: messages of one token each were counted"),
+        ({"usage": False}, "no usage: chunks of one token each were counted"),
         (
             {**UNCOUNTED, "text_tokens": 5},
             "no usage: counted from the text, without special tokens, by the tokenizer a",
@@ -150,7 +150,7 @@ def test_each_way_of_counting_has_its_share() -> None:
     )
     assert list(describe_token_counts(metrics, "")) == [
         "tokens: 2 of 3 responses: as reported by the server in usage; "
-        "1 of 3 responses: no usage: messages were counted instead"
+        "1 of 3 responses: no usage: chunks were counted instead"
     ]
 
 
@@ -278,7 +278,7 @@ def test_the_lines_have_each_figure_that_there_is() -> None:
     assert list(run_lines.describe_more_figures(run)) == [
         "TTFVT (first visible token): 150.00 ms mean, 150.00 median; 1 of 3 responses have none: they ended "
         "within their reasoning",
-        "per user: 41.7 tok/s mean, 5.0 least (after the first message); per GPU: 13.3 output tok/s; E2EL "
+        "per user: 41.7 tok/s mean, 5.0 least (after the first chunk); per GPU: 13.3 output tok/s; E2EL "
         "per output token: 85.56 ms mean",
         "prefill: 1,000 tok/s mean, 1,000 median (input tokens / TTFT); 3 of 3 requests were sent while "
         "another had no token yet",

@@ -95,9 +95,9 @@ def cut_off(end_s: float, late_ns: int = 0, **keys: Any) -> Result:
 
 
 STOPPED: list[tuple[float, list[tuple[str, float, int, float]], list[str]]] = [
-    # Cut off in the middle of an answer: the second request's of the first stage.
+    # Cut off in the middle of a response: the second request's of the first stage.
     (0.6, [("rate 2", 0.6, 2, 2 / 0.6)], ["rate 0", "rate 10"]),
-    # In the pause: the next request would have followed at its end, the last answer has ended before.
+    # In the pause: the next request would have followed at its end, the last response has ended before.
     (2.5, [("rate 2", 1.7, 4, 4 / 1.7)], ["rate 0", "rate 10"]),
     (3.45, [("rate 2", 2.0, 4, 2.0), ("rate 0", 3.0, 0, 0.0), ("rate 10", 3.45, 5, 5 / 0.45)], []),
     (9.0, [("rate 2", 2.0, 4, 2.0), ("rate 0", 3.0, 0, 0.0), ("rate 10", 4.0, 10, 10.0)], []),

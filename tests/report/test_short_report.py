@@ -21,7 +21,7 @@ from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict.evidence import RunEvidence
 
 RULE = "=" * 50
-DETAIL = "the connection was closed in the middle of an answer that had begun well; " * 3
+DETAIL = "the connection was closed in the middle of a response that had begun well; " * 3
 KINDS = (
     FailureKind.TIMEOUT,
     FailureKind.STALL,
@@ -186,7 +186,7 @@ def test_what_answers_report_of_themselves_is_one_line() -> None:
         "server's timings: prompt 48.00 of 50.00 ms mean TTFT, first to last token 100.00 ms (client +0.00)"
     ]
     whole = report.render_report(Result(case.facts, case.records))
-    assert "server-reported figures: as its answers report them" in whole
+    assert "server-reported figures: as its responses report them" in whole
     assert "TTFT, prompt by answer" in whole
 
 

@@ -69,7 +69,7 @@ def bench(api: HostedApi, *words: str) -> int:
             {"ignore_eos": NO_EOS},
             [],
             {"max_tokens", "stream_options"},
-            ["left out: ignore_eos (refused by the server); answers may end early: --min-tokens N"],
+            ["left out: ignore_eos (refused by the server); responses may end early: --min-tokens N"],
             id="ignore_eos",
         ),
         pytest.param(
@@ -242,7 +242,7 @@ OF_FILE = ["--backend", "openai-chat", "--max-concurrency", "1", "--dataset-path
         (
             "bodies_with_tools.jsonl",
             {"response_format": NO_SCHEMA},
-            "refuses a schema of the answer (400: Grammar-based",
+            "refuses a schema of the response (400: Grammar-based",
         ),
         ("images.jsonl", {"messages": NO_IMAGES}, "refuses images (400: At most 0 image(s)"),
     ],

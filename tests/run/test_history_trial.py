@@ -79,6 +79,6 @@ def test_a_server_that_forgets_is_named_with_the_way_to_have_it_keep(monkeypatch
 
 def test_an_answer_without_an_id_is_no_history(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        MeasureError, match=r"keeps no history of sessions \(its answer has no id\): start vLLM"
+        MeasureError, match=r"keeps no history of sessions \(its response has no id\): start vLLM"
     ):
         warm_up(made(), [NAMELESS], monkeypatch)

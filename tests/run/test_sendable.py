@@ -80,7 +80,7 @@ def test_answers_shorter_than_the_least_are_named() -> None:
     assert isinstance(raised.value, LoadgenError)
     assert str(raised.value) == (
         "--min-tokens 5 is more than the 3 tokens that a request asks for (f.jsonl row 1): lower it, or have "
-        "every answer as long by --output-len"
+        "every response as long by --output-len"
     )
     acceptance.check_lengths(made("file", [5], [5], min_tokens=5), 0)
 

@@ -55,7 +55,7 @@ def planned(**keys: object) -> Plan:
 
 
 def warmed(messages: int = 5, gap_ms: int = 10, tokens: int = 1) -> Records:
-    """Two answers, a message each `gap_ms`, the first as long after the request."""
+    """Two answers, a chunk each `gap_ms`, the first as long after the request."""
     rows = []
     for index in range(2):
         arrivals = (1 + np.arange(messages, dtype=np.int64)) * gap_ms * MS
@@ -76,27 +76,27 @@ def warmed(messages: int = 5, gap_ms: int = 10, tokens: int = 1) -> Records:
 
 # A profile's keys, its warm-up, of how many parts; messages per second, and from what they are known.
 EXPECTED = [
-    ({"max_concurrency": 50}, warmed(), 1, 5000.0, "50 streams, a message each 10 ms"),
-    ({"max_concurrency": 50}, warmed(), 4, 1250.0, "50 streams, a message each 10 ms"),
-    ({"max_concurrency": 500}, warmed(), 1, 10_000.0, "100 streams, a message each 10 ms"),
-    ({}, warmed(), 1, 10_000.0, "100 streams, a message each 10 ms"),  # all at once
-    ({"request_rate": 30.0}, warmed(), 1, 150.0, "30 requests/s of 5 messages"),
-    ({"request_rate": 30.0}, warmed(tokens=4), 1, 150.0, "30 requests/s of 5 messages"),
-    ({"request_rate": 30.0, "max_concurrency": 1}, warmed(), 1, 100.0, "1 stream, a message each 10 ms"),
-    ({"max_concurrency": 50, "stream": False}, warmed(), 1, 1000.0, "50 streams, a message each 50 ms"),
+    ({"max_concurrency": 50}, warmed(), 1, 5000.0, "50 streams, a chunk each 10 ms"),
+    ({"max_concurrency": 50}, warmed(), 4, 1250.0, "50 streams, a chunk each 10 ms"),
+    ({"max_concurrency": 500}, warmed(), 1, 10_000.0, "100 streams, a chunk each 10 ms"),
+    ({}, warmed(), 1, 10_000.0, "100 streams, a chunk each 10 ms"),  # all at once
+    ({"request_rate": 30.0}, warmed(), 1, 150.0, "30 requests/s of 5 chunks"),
+    ({"request_rate": 30.0}, warmed(tokens=4), 1, 150.0, "30 requests/s of 5 chunks"),
+    ({"request_rate": 30.0, "max_concurrency": 1}, warmed(), 1, 100.0, "1 stream, a chunk each 10 ms"),
+    ({"max_concurrency": 50, "stream": False}, warmed(), 1, 1000.0, "50 streams, a chunk each 50 ms"),
     (
         {"max_concurrency": 50},
         NOTHING_WARMED,
         1,
         2500.0,
-        "50 streams, a message each 20 ms (a guess: there was no warm-up)",
+        "50 streams, a chunk each 20 ms (a guess: there was no warm-up)",
     ),
     (
         {"request_rate": 30.0},
         NOTHING_WARMED,
         1,
         1200.0,
-        "30 requests/s of 40 messages (a guess: there was no warm-up)",
+        "30 requests/s of 40 chunks (a guess: there was no warm-up)",
     ),
 ]
 
@@ -127,7 +127,7 @@ def test_workers_are_as_many_as_hold_twice_the_load(
     per_s: float, held: float, most: int, targets: int, workers: int, reason: str
 ) -> None:
     chosen = choose_workers((per_s, "4 streams"), calibrated(held), most, targets)
-    assert chosen == (workers, f"auto: {per_s:,.0f} messages/s expected, 4 streams; {reason}")
+    assert chosen == (workers, f"auto: {per_s:,.0f} chunks/s expected, 4 streams; {reason}")
 
 
 def test_nothing_is_measured_where_there_are_no_cpus_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

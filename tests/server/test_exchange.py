@@ -1,4 +1,4 @@
-"""Control requests: servers that drip, flood, nest or redirect, repeats, and the time of an answer."""
+"""Control requests: servers that drip, flood, nest or redirect, repeats, and the time of a response."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ from loadgen.wire.openai import Completions
 pytestmark = [pytest.mark.whole, needs_ring]
 TRANSPORTS = ["wire", "ring", "httpx"]
 TOKENS, GAP_S = 8, 0.01
-PIECES = TOKENS + 4  # of an answer: its head, its tokens, the usage, [DONE] and the last chunk
+PIECES = TOKENS + 4  # of a response: its head, its tokens, the usage, [DONE] and the last chunk
 BAD = Impairment(10, loss=0.05, late=0.05, late_ms=30)
 LEAST_BYTES = 2304  # for which a kernel lets a receive buffer be set
 MS = 1_000_000

@@ -197,7 +197,7 @@ def test_tokens_for_ever_fill_no_memory(transport: str) -> None:
                 peak_kb = max(peak_kb, int(said[1]) if said else 0)
     failures = [capture.failure for capture in captures if capture.failure is not None]
     assert [(failure.kind, failure.detail) for failure in failures] == [
-        (FailureKind.MALFORMED, "larger than the limit of 64 MiB for one answer")
+        (FailureKind.MALFORMED, "larger than the limit of 64 MiB for one response")
     ]
     assert len(captures) == 10
     assert 0 < peak_kb < own_kb + (400 << 10)

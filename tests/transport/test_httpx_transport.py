@@ -58,7 +58,7 @@ def told(record: Record) -> tuple[object, ...]:
         pytest.param(Answer([HEAD, chunk(token())], End.CLOSE), id="FIN in the stream"),
         pytest.param(Answer([HEAD, chunk(token())], End.RESET), id="RST in the stream"),
         pytest.param(Answer([PARTIAL], End.CLOSE), id="until close, no end"),
-        pytest.param(Answer([], End.CLOSE), id="FIN instead of an answer"),
+        pytest.param(Answer([], End.CLOSE), id="FIN instead of a response"),
         pytest.param(Answer([whole(b'{"detail":"x"}', "404 Not Found")]), id="404"),
         pytest.param(Answer([whole(b'{"choices":[]}')]), id="one JSON body"),
         pytest.param(Answer([HEAD, chunk(b'data: {"error":{"message":"x"}}\n\n'), LAST]), id="in-band"),

@@ -1,4 +1,4 @@
-"""Sessions whose history the server keeps, on every transport: each turn names the answer before it."""
+"""Sessions whose history the server keeps, on every transport: each turn names the response before it."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_turn_whose_answer_has_no_id_fails_and_ends_its_session(transport: str
     job = job_of(server.target(), 0, 1, body=of.body, order=order, sessions=sessions)
     decoder = Decoder(of.dialect, streamed=True)
     records = {each.index: decoder.decode(each) for each in drive(job, transport, server).captures}
-    lacking = Failure(FailureKind.UNNAMED, "the answer has no id, by which the next turn would name it")
+    lacking = Failure(FailureKind.UNNAMED, "the response has no id, by which the next turn would name it")
     assert {index: record.failure for index, record in records.items()} == {
         0: None, 1: lacking, **dict.fromkeys(range(TURNS, 2 * TURNS)),
     }  # fmt: skip

@@ -107,4 +107,4 @@ def test_the_largest_answers_are_cut_and_the_others_go_on(transport: str) -> Non
     assert kinds.count(FailureKind.MEMORY) == 4
     assert kinds.count(None) == 20
     (why,) = {capture.failure.detail.partition(": ")[2] for capture in captures if capture.failure}
-    assert why == "the answers under way held more than the 16 MiB that this client may use for them"
+    assert why == "the responses under way held more than the 16 MiB that this client may use for them"

@@ -1,4 +1,4 @@
-"""TCP losses: counts of struct tcp_info, of each answer, and none where the kernel has none."""
+"""TCP losses: counts of struct tcp_info, of each response, and none where the kernel has none."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ SEEN_MS = TTFT_MS + 20 * TPOT_MS
 TWENTY_HIDDEN = counts(TOKENS, completion_tokens_details={"reasoning_tokens": 20})
 HIDDEN = [says({"content": w}) for w in WORDS[20:]]
 
-# Streams whose figures are right, and when the first text of the answer itself came.
+# Streams whose figures are right, and when the first text of the response itself came.
 RIGHT: dict[str, tuple[str, list[Timed], float | None]] = {
     "content": ("chat", each(lambda i, w: {"content": w}), TTFT_MS),
     "refusal": ("chat", each(lambda i, w: {"refusal": w}), TTFT_MS),
@@ -289,19 +289,19 @@ RIGHT: dict[str, tuple[str, list[Timed], float | None]] = {
 
 # Streams whose figures cannot be right, and the words in which the verdict says why.
 SUSPECT: dict[str, tuple[str, list[Timed], str]] = {
-    "whole": ("chat", together(100), "all messages came at one instant"),
+    "whole": ("chat", together(100), "all chunks came at one instant"),
     "clumps of ten": ("chat", together(11), "at a time"),
     "clumps of five": ("chat", together(6), "at a time"),
-    "a field that is not read": ("chat", each(lambda i, w: {"odd": w}), "are counted on one message"),
+    "a field that is not read": ("chat", each(lambda i, w: {"odd": w}), "are counted on one chunk"),
     "the whole answer in the last message": (
         "chat",
         each(lambda i, w: {}, last=says({"content": "".join(WORDS)}, "length")),
-        "are counted on one message",
+        "are counted on one chunk",
     ),
     "a blank message at admission, and a last token without text": (
         "chat",
         streamed([says({"content": w}) for w in WORDS[:39]], first=says({"content": ""})),
-        "the first message that counts as a token has no text",
+        "the first chunk that counts as a token has no text",
     ),
     "a blank that keeps the connection open": (
         "chat",
@@ -320,7 +320,7 @@ SUSPECT: dict[str, tuple[str, list[Timed], str]] = {
             (39 * GAP_S, says({"content": WORDS[1]})),
             *[(-1, event) for _, event in each(lambda i, w: {"content": w})[3:]],
         ],
-        "the messages after the first came 39 at a time",
+        "the chunks after the first came 39 at a time",
     ),
     "each event twice": (
         "chat",
@@ -328,23 +328,23 @@ SUSPECT: dict[str, tuple[str, list[Timed], str]] = {
             *[(wait, says({"content": w})) for i, w in enumerate(WORDS) for wait in (pause(i), -1)],
             *each(lambda i, w: {"content": w})[-2:],
         ],
-        "a proxy splits or repeats messages",
+        "a proxy splits or repeats chunks",
     ),
-    "a usage of one": ("chat", each(lambda i, w: {"content": w}, used=counts(1)), "more messages have text"),
+    "a usage of one": ("chat", each(lambda i, w: {"content": w}, used=counts(1)), "more chunks have text"),
     "letters in messages of their own": (
         "chat",
         each(lambda i, w: {"content": w}, used=counts(10)),
-        "more messages have text",
+        "more chunks have text",
     ),
     "more tokens than were asked for": (
         "chat",
         each(lambda i, w: {"content": w}, used=counts(400)),
-        "400.0 tokens per answer, 40.0 requested",
+        "400.0 tokens per response, 40.0 requested",
     ),
-    "a total beyond prompt and answer": (
+    "a total beyond prompt and output": (
         "chat",
         each(lambda i, w: {"content": w}, used=counts(TOKENS, total_tokens=500)),
-        "beyond prompt and answer",
+        "beyond prompt and output",
     ),
     "reasoning that is counted and not shown": (
         "chat",
@@ -359,17 +359,17 @@ SUSPECT: dict[str, tuple[str, list[Timed], str]] = {
     "a parser that drops the first half": (
         "chat",
         streamed([says({"content": w}) for w in WORDS[20:]]),
-        "by their words the messages carry one each",
+        "by their words the chunks carry one each",
     ),
     "a parser that drops every third token": (
         "completions",
         streamed([text(i) for i in range(TOKENS) if i % 3]),
-        "by their words the messages carry one each",
+        "by their words the chunks carry one each",
     ),
     "a parser that lets the first half go at once": (
         "chat",
         streamed([says({"content": "".join(WORDS[:20])}), *(says({"content": w}) for w in WORDS[20:])]),
-        "or came with the first message",
+        "or came with the first chunk",
     ),
     "a first half at once, counted": (
         "chat",
@@ -379,7 +379,7 @@ SUSPECT: dict[str, tuple[str, list[Timed], str]] = {
                 *(says({"content": w}, used=counts(21 + i)) for i, w in enumerate(WORDS[20:])),
             ]
         ),
-        "the first message carries 20 tokens",
+        "the first chunk carries 20 tokens",
     ),
     "encrypted reasoning": (
         "chat",
@@ -473,7 +473,7 @@ def drafted(size: int) -> list[Timed]:
         "a stream interval of four": several([1, *[4] * 9, 3]),
         "drafts of two": several([1, *[2, 1] * 13]),
         "drafts of thirteen": several([1, *[13] * 3]),
-        "drafts of four, a message each": drafted(4),
+        "drafts of four, a chunk each": drafted(4),
         "a token each 0.1 ms": [(s / 100, e) for s, e in each(lambda i, w: {"content": w})],
     },
 )
@@ -484,7 +484,7 @@ def test_a_healthy_server_of_several_tokens_a_message_is_not_doubted(
 
 
 UNSPACED = [chr(0x4E00 + i) for i in range(TOKENS)]
-_NOT_LOCATED = "160 messages, and nothing shows whether these carry several or some are not shown"
+_NOT_LOCATED = "160 chunks, and nothing shows whether these carry several or some are not shown"
 
 
 @loop_over_named(

@@ -117,7 +117,7 @@ def test_a_failed_turn_ends_its_session_and_not_the_run(transport: str, name: st
     assert driven.counters.sent == driven.counters.ended == 4
 
 
-UNFRAMED = list(stream(3, 0.01).pieces)[:-1]  # all of an answer, but for the last chunk of its framing
+UNFRAMED = list(stream(3, 0.01).pieces)[:-1]  # all of a response, but for the last chunk of its framing
 CANCELLED = Cancellations(np.array([True, False, False]), CancelPoint(after_tokens=1))
 
 

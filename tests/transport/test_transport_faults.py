@@ -57,7 +57,7 @@ def test_a_request_that_the_server_held_before_it_closed_is_a_failure(end: End, 
     driven = third(Answer([0.4], end), transport)
     assert kinds(driven) == [None, FailureKind.TRUNCATED, None]
     failure = driven.captures[1].failure
-    said = r"the connection was closed after 0\.[4-9]\d s without a byte of an answer( \(.*\))?"
+    said = r"the connection was closed after 0\.[4-9]\d s without a byte of a response( \(.*\))?"
     assert re.fullmatch(said, require(failure).detail)
     assert [capture.resends for capture in driven.captures] == [0, 0, 0]
 
@@ -128,7 +128,7 @@ def test_an_answer_without_an_end_is_cut_and_the_others_are_served(name: str, tr
     assert found.count(FailureKind.MALFORMED) == 1
     assert found.count(None) == 19
     (cut,) = (capture for capture in driven.captures if capture.failure is not None)
-    assert require(cut.failure).detail == "larger than the limit of 1 MiB for one answer"
+    assert require(cut.failure).detail == "larger than the limit of 1 MiB for one response"
     assert len(cut.raw) <= 2 << 20
     assert len(cut.read_lengths) == len(cut.seen_ns) == len(cut.kernel) // 2
 
@@ -160,7 +160,7 @@ def test_answers_that_fill_memory_together_are_cut_the_largest_first(
     for capture in cut:
         assert capture.failure is not None
         if capture.failure.kind is FailureKind.MEMORY:
-            assert "the largest: the answers under way held more than the 1 MiB" in capture.failure.detail
+            assert "the largest: the responses under way held more than the 1 MiB" in capture.failure.detail
             assert len(capture.raw) <= 2 << 20
         assert len(capture.read_lengths) == len(capture.seen_ns) == len(capture.kernel) // 2
 

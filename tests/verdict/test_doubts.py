@@ -108,11 +108,11 @@ PROVOKED: dict[str, tuple[RunEvidence, str]] = {
     ),
     "tokens-not-counted": (
         run(changed(closed(), usage=False, exact_tokens=False, finish_reason="stop"), window=None),
-        "320 of 320 responses have no usage: their messages were counted",
+        "320 of 320 responses have no usage: their chunks were counted",
     ),
     "answer-lengths": (
         run(changed(closed(), 2, output_tokens=6, finish_reason="stop"), window=None),
-        "8.5 tokens per answer, 11.0 requested (77.3 %), 160 of 320 shorter; finish reasons: length 160, "
+        "8.5 tokens per response, 11.0 requested (77.3 %), 160 of 320 shorter; finish reasons: length 160, "
         "stop 160",
     ),
     "prompt-lengths": (
@@ -163,25 +163,25 @@ PROVOKED: dict[str, tuple[RunEvidence, str]] = {
     ),
     "arrivals-not-tokens": (
         run(at_once()),
-        "in 320 of 320 answers all messages came at one instant, so they were not streamed",
+        "in 320 of 320 responses all chunks came at one instant, so they were not streamed",
     ),
     "hidden-tokens": (
         run(changed(closed(), hidden_tokens=30)),
-        "usage's total has 9600 tokens in 320 answers beyond prompt and answer",
+        "usage's total has 9600 tokens in 320 responses beyond prompt and output",
     ),
     "tokens-not-located": (
         run(changed(uncounted(closed(), 5), usage=True, output_tokens=11), window=None, ceiling=None),
-        "in 320 of 320 answers usage counts 3520 tokens in 1600 messages, and nothing shows",
+        "in 320 of 320 responses usage counts 3520 tokens in 1600 chunks, and nothing shows",
     ),
     "ends-not-reported": (
         run(changed(closed(), finish_reason="")),
-        "320 of 320 answers end without a finish reason",
+        "320 of 320 responses end without a finish reason",
     ),
     "reasoning-alone": (
         run(changed(closed(), visible_ns=-1, text_ns=START_NS)),
-        "320 of 320 answers ended within their reasoning",
+        "320 of 320 responses ended within their reasoning",
     ),
-    "reads-late": (run(shared(9.0)), "18.2 % of messages coalesced into a read"),
+    "reads-late": (run(shared(9.0)), "18.2 % of chunks coalesced into a read"),
     "client-busy": (
         run(changed(closed(), unstamped_reads=OUTPUT + 2), client=client(cpu_s=9.0)),
         "0.90 of a core busy",
@@ -202,7 +202,7 @@ PROVOKED: dict[str, tuple[RunEvidence, str]] = {
     ),
     "network-lossy": (
         run(changed(changed(closed(), 10, out_of_order=3), 160, retransmitted=1)),
-        "lost or overtaken on the way in 32 of 320 answers (96 came after a later one, 2 of requests",
+        "lost or overtaken on the way in 32 of 320 responses (96 came after a later one, 2 of requests",
     ),
     "throttled": (run(throttled=("the CPU throttled for heat 5 times",)), "for heat 5 times"),
     "slow-kernel": (
@@ -216,7 +216,7 @@ PROVOKED: dict[str, tuple[RunEvidence, str]] = {
     ),
     "early-ends": (
         run(changed(uncounted(closed(), 5), usage=True), {"ignore_eos": False}, window=None),
-        "5.0 tokens per answer, 11.0 requested",
+        "5.0 tokens per response, 11.0 requested",
     ),
     "overload": (
         run(changed(open_loop(), end_ns=START_NS + 10**11), rate(100)),
@@ -231,9 +231,9 @@ PROVOKED: dict[str, tuple[RunEvidence, str]] = {
     "unsettled": (run(window=observed(settled=False)), "still changed"),
     "network-losses": (
         run(changed(closed(), 160, out_of_order=1)),
-        "lost or overtaken on the way in 2 of 320 answers (2 came after a later one)",
+        "lost or overtaken on the way in 2 of 320 responses (2 came after a later one)",
     ),
-    "messages-together": (run(shared(0.1)), "18.2 % of messages coalesced into a read"),
+    "messages-together": (run(shared(0.1)), "18.2 % of chunks coalesced into a read"),
     "unstamped": (run(changed(closed(), unstamped_reads=9)), "2880 of 4160 reads"),
     "busy-loop": (run(client=client(cpu_s=9.0)), "0.90 of a core busy"),
     "ring-incomplete": (
@@ -367,7 +367,7 @@ def test_answers_of_one_write_are_not_those_of_a_late_client(every: int, blamed:
 def test_late_first_tokens_are_doubted_however_few_messages_there_are() -> None:
     case = run(firsts_shared(9.0))
     assert BY_DOUBT["reads-late"].find(case) == (
-        "0.909 % of messages coalesced into a read, read lag 9 ms mean of these, 0.75 ms of all, 9 ms max"
+        "0.909 % of chunks coalesced into a read, read lag 9 ms mean of these, 0.75 ms of all, 9 ms max"
         f"{STARVED}: mean TTFT is about 0.99 ms too long"
     )
     assert names(case) == {"reads-late"}
@@ -380,7 +380,7 @@ def test_late_first_tokens_are_doubted_however_few_messages_there_are() -> None:
         (8, {"output_tokens": 2}, {"tokens-not-counted"}),
         (REQUESTS, {"output_tokens": 2}, set()),  # one alone
         (1, {"output_tokens": -1}, {"tokens-not-counted"}),  # in one piece
-        # As many messages as tokens were requested, and that length was its end: a token each.
+        # As many chunks as tokens were requested, and that length was its end: a token each.
         (1, {"finish_reason": "length"}, set()),
         (1, {"finish_reason": "stop"}, {"tokens-not-counted"}),
         (1, {"finish_reason": "stop", "exact_tokens": True}, set()),  # by token ids
@@ -549,8 +549,8 @@ def test_the_failures_of_a_doubt_sum_to_its_number_without_those_cut_off(cut: Fa
         "without usage, by messages": (
             run(uncounted(closed(), 2), {"output_len": OUTPUT}, window=None),
             "tokens-not-counted",
-            "320 of 320 responses have no usage: their messages were counted, so TPOT and tok/s are of "
-            "messages, not of tokens",
+            "320 of 320 responses have no usage: their chunks were counted, so TPOT and tok/s are of "
+            "chunks, not of tokens",
         ),
         "messages are no length": (
             run(uncounted(closed(), 2), {"output_len": OUTPUT}, window=None),
@@ -588,12 +588,12 @@ def test_the_failures_of_a_doubt_sum_to_its_number_without_those_cut_off(cut: Fa
         "tokens before they were asked for": (
             run(set_back(64, 60.0)),
             "clock-unusable",
-            "in 5 of 320 answers a token precedes its request or the token before it",
+            "in 5 of 320 responses a token precedes its request or the token before it",
         ),
         "one such answer": (
             run(set_back(320, 60.0)),
             "impossible-timestamps",
-            "in 1 of 320 answers a token precedes its request or the token before it",
+            "in 1 of 320 responses a token precedes its request or the token before it",
         ),
         "early, but after the request": (run(set_back(1, 40.0)), "clock-unusable", ""),
         "a step that makes the clock unusable": (
@@ -632,7 +632,7 @@ def test_tokens_out_of_order_are_found_within_an_answer_only() -> None:
     rows[3].arrival_ns[5] -= 30 * MS
     found = BY_DOUBT["impossible-timestamps"].find(run(rows))
     assert found is not None
-    assert found.startswith("in 1 of 320 answers")
+    assert found.startswith("in 1 of 320 responses")
     assert BY_DOUBT["impossible-timestamps"].find(run(closed()[::-1])) is None
 
 

@@ -171,7 +171,7 @@ def test_foreign_requests_are_what_the_server_finished_beyond_ours(
             {"generation_tokens": 12},
             [answer(0), answer(1, usage=False)],
             ["generated tokens"],
-            "counts messages",
+            "counts chunks",
         ),
         "not settled": (
             {"generation_tokens": 9, "settled": False},

@@ -38,8 +38,8 @@ DECODE_MS = TPOT_MS * (OUTPUT - 1)
         ({"server_decode_ns": int(DECODE_MS * MS * 1.5)}, None),  # the first text was held back
         ({"server_decode_ns": int(DECODE_MS * MS * 0.985)}, None),
         ({"server_prefill_ns": int((TTFT_MS + 0.5) * MS)}, None),
-        ({"server_prompt_tokens": INPUT + 1}, "prompt tokens differ in 320 of 320 answers: 32000 by usage"),
-        ({"cached_tokens": 7}, "cached tokens differ in 320 of 320 answers: 2240 by usage, 0 by timings"),
+        ({"server_prompt_tokens": INPUT + 1}, "prompt tokens differ in 320 of 320 responses: 32000 by usage"),
+        ({"cached_tokens": 7}, "cached tokens differ in 320 of 320 responses: 2240 by usage, 0 by timings"),
         (
             {"server_prefill_ns": int((TTFT_MS + 3) * MS)},
             "320 of 320 first tokens came before the server had",

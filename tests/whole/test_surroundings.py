@@ -131,7 +131,7 @@ def test_a_signal_in_mid_run_keeps_what_has_finished(
 
 @pytest.mark.parametrize("number", SIGNALS, ids=[number.name for number in SIGNALS])
 def test_a_signal_after_the_last_answer_keeps_the_run(number: signal.Signals, tmp_path: Path) -> None:
-    """Between the last answer and the last file; the run is kept, whatever the exit code says."""
+    """Between the last response and the last file; the run is kept, whatever the exit code says."""
     with Service(lambda _: stream(OUTPUT)).serving() as service:
         client = started(argv(service.base_url, 30, "--quiet"), tmp_path)
         service.until(30)
@@ -241,7 +241,7 @@ _SYN_SENT = "02"
 
 @dataclass
 class Crowded(ScriptedServer):
-    """Closes each connection after its answer, and lets none be made after the answer to `last_path`."""
+    """Closes each connection after its answer, and lets none be made after the response to `last_path`."""
 
     last_path: str = ""
     last_posts: int = 0
@@ -311,7 +311,7 @@ def test_ctrl_c_while_connections_are_made_keeps_what_has_finished(
         words = argv(server.base_url, 100, "--quiet", "--transport", transport, "--num-warmups", "0")
         client = started([*words, "--workers", str(workers)], tmp_path)
         wait(lambda: server.full.is_set() and server.has_caller(), "connection that is not answered")
-        time.sleep(1.5)  # for the answer to the other slot, if that was connected before
+        time.sleep(1.5)  # for the response to the other slot, if that was connected before
         at_s = time.monotonic()
         os.killpg(client.pid, signal.SIGINT)
         found = ended(client)

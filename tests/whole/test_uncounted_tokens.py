@@ -77,9 +77,9 @@ def test_without_one_the_verdict_says_that_messages_were_counted() -> None:
     assert result["output_lens"] == [len(WORDS)] * 4
     assert result["loadgen"]["verdict"]["level"] == "SUSPECT"
     report = " ".join((directory / REPORT).read_text("utf-8").split())
-    assert "4 of 4 responses have no usage: their messages were counted" in report
+    assert "4 of 4 responses have no usage: their chunks were counted" in report
     assert "fix: pass the model's own --tokenizer DIR" in report
-    assert "tokens: no usage: messages were counted instead" in report
+    assert "tokens: no usage: chunks were counted instead" in report
 
 
 def test_a_run_whose_report_was_never_written_is_counted_from_its_journal(
@@ -100,4 +100,4 @@ def test_a_tokenizer_that_cannot_be_read_is_reported(model: Path, tmp_path: Path
     directory, result = bench(STREAM, "--tokenizer", str(tmp_path))
     assert result["loadgen"]["verdict"]["level"] == "SUSPECT"
     report = " ".join((directory / REPORT).read_text("utf-8").split())
-    assert f"not known: tokens of answers without usage: {broken}: cannot be read (" in report
+    assert f"not known: tokens of responses without usage: {broken}: cannot be read (" in report

@@ -170,7 +170,7 @@ def test_each_byte_of_a_body_belongs_to_the_read_it_came_in(name: str, before: b
             b"\x1f\x8b",
             [2],
             True,
-            "the answer is compressed (content-encoding: gzip), though the request allowed no compression",
+            "the response is compressed (content-encoding: gzip), though the request allowed no compression",
         ),
     ],
 )

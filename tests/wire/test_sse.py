@@ -193,7 +193,7 @@ def shrunk(chunk: bytes) -> bytes:
 
 
 def forms() -> Iterator[tuple[str, list[bytes], bool]]:
-    """A name, the reads of an answer, and whether they are of the form."""
+    """A name, the reads of a response, and whether they are of the form."""
     yield "as servers send", PLAIN, True
     yield "without [DONE]", stream(*EVENTS, LAST, USAGE), True
     yield "without an end", PLAIN[:-1], False

@@ -169,7 +169,7 @@ class Messages(Dialect, frozen=True):
     def list_notes(self) -> Iterator[str]:
         if self.names_hits_alone:
             yield (
-                f"in {self.path} SGLang names cached tokens only in answers that have some "
+                f"in {self.path} SGLang names cached tokens only in responses that have some "
                 "(--enable-cache-report): the cached share leaves the others out"
             )
 

@@ -65,7 +65,7 @@ PARTS: tuple[WaitPart, ...] = (
         "use a faster or less busy machine for the client, or --workers"),
     WaitPart("read_lag", "read late", "client", _GAP,
         "what the client's own late reads can explain of gaps without a kernel timestamp, or that end with a "
-        "read of several messages, which has the timestamp of the last",
+        "read of several chunks, which has the timestamp of the last",
         "use --transport ring, which timestamps each segment, and leave the client a core; never stop it or "
         "its container"),
     WaitPart("handshake", "handshake", "network", _FIRST,
@@ -77,10 +77,10 @@ PARTS: tuple[WaitPart, ...] = (
     WaitPart("round_trip", "round trip", "network", _FIRST,
         "the connection's least round trip: once for each request", "measure nearer to the server"),
     WaitPart("retransmission", "retransmission", "network", _BOTH,
-        "a segment of the answer was lost and sent again",
+        "a segment of the response was lost and sent again",
         "find what loses segments on the way from the server"),
     WaitPart("reordering", "reordering", "network", _BOTH,
-        "a segment of the answer came after later ones, which waited for it"),
+        "a segment of the response came after later ones, which waited for it"),
     WaitPart("path_delay", "path delay", "network", _BOTH,
         "transit beyond the quickest that the connection has shown: queues on the way"),
     WaitPart("http", "HTTP, tokenizing", "server", _FIRST,

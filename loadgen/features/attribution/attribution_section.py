@@ -207,7 +207,7 @@ def list_columns(found: Attribution) -> list[WaitColumn]:
 
 TITLE = "Where the time goes"
 _UNKNOWN = 0.5  # of a tail: from there on a line names what would show more
-ABOUT = "the wait for a first token from when the request was due, and the gap between two messages"
+ABOUT = "the wait for a first token from when the request was due, and the gap between two chunks"
 NOTHING = (
     "nothing to explain: TTFT beyond P99, and gaps beyond P99 ITL, are longer than the median by less than "
     "1 ms or a fifth"

@@ -161,9 +161,7 @@ def _explain_absence(run: Result) -> str:
         return "no request was sent: there is nothing to explain"
     if not run.records.ok.any():
         return report.explain_unmeasured(run)
-    return (
-        "no times of tokens: the answers were not streamed, or what arrived was not tokens (see the verdict)"
-    )
+    return "no times of tokens: responses were not streamed, or no tokens arrived (see the verdict)"
 
 
 def _describe_ttft(metrics: Metrics, found: Attribution) -> str:
@@ -176,7 +174,7 @@ def _describe_ttft(metrics: Metrics, found: Attribution) -> str:
 
 def _describe_itl(metrics: Metrics, found: Attribution) -> str:
     if not len(found.gaps):
-        return "ITL: no gap beyond P99: too few messages"
+        return "ITL: no gap beyond P99: too few chunks"
     typical_ms, threshold_ms = found.typical_ns / MS_NS, found.threshold_ns / MS_NS
     return (
         f"ITL: median {format_ms(typical_ms)} ms, P99 {format_ms(threshold_ms)} ms of {metrics.itl.n:,} "
@@ -207,7 +205,7 @@ def _show_examples(run: Result, title: str, waits: PartRows) -> Iterator[str]:
         times = [time for time in rank_part_times(one) if time.share >= _SMALL]
         parts = " + ".join(f"{time.part.label} {format_ms(time.mean_ms)}" for time in times[:_LARGEST])
         left = len(list_part_times(one)) > len(times[:_LARGEST])
-        message = f", message {int(one.message[0]) + 1}" if one.message[0] else ""
+        message = f", chunk {int(one.message[0]) + 1}" if one.message[0] else ""
         text = f"  request {index}{message}: {format_ms(mean_ms(one))} ms = {parts}{' + …' if left else ''}"
         yield from wrap_text(text, indent="    ")
 

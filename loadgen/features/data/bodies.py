@@ -20,7 +20,7 @@ from loadgen.plan.request_sources import PlanInputs, SourcedRequests
 from loadgen.wire.openai import ANSWER_LIMITS, Completions, Dialect
 
 _DECODE = msgspec.json.Decoder(RowObject).decode
-_ONE_ANSWER = "one answer a request is measured: leave it out, and raise --max-concurrency instead"
+_ONE_ANSWER = "one response a request is measured: leave it out, and raise --max-concurrency instead"
 # Fields of which only these values leave a request with one answer, streamed, whose tokens are its own.
 _ONLY: dict[str, tuple[tuple[bytes, ...], str]] = {
     "n": ((b"1", b"null"), _ONE_ANSWER),

@@ -333,9 +333,7 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     if asked > 0:
         output_lens = np.full_like(output_lens, asked)
     facts = row_kinds.make_facts(kind, lines, answers)
-    recorded = (
-        f"{format_count(len(conversations), 'conversation')}, {len(conversations.generated)} recorded answers"
-    )
+    recorded = f"{format_count(len(conversations), 'conversation')}, {len(conversations.generated)} responses"
     sent = f"{format_count(len(turns), 'session')} with {format_count(len(answers), 'turn')}"
     made = RecordedTurns(conversations, answers, output_lens, kind)
     return SourcedRequests(made, facts, notes=(f"{recorded}: sent as {sent}",), turns=turns)

@@ -301,7 +301,7 @@ def _list_sessions(turns: Turns) -> Iterator[tuple[str, str]]:
         many = f"{format_count(each['most'], 'turn')} each"
     yield "sessions", f"{found['count']:,}; {many}"
     if not delays["count"]:
-        yield "delays", "none: a turn is due at the end of the answer before it"
+        yield "delays", "none: a turn is due at the end of the response before it"
         return
     mean, most = (
         f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" for value in (delays["mean_s"], delays["most_s"])
@@ -351,7 +351,7 @@ def _describe_arrivals(made: Plan) -> str:
     at_most = "" if limit is None else f", {limit} at a time at most"
     if gaps is None:
         sessions = "" if made.turns is None else "sessions "
-        return f"{sessions}as answers come, {'at most ' * made.profile.stepped}{limit} at a time"
+        return f"{sessions}as responses come, {'at most ' * made.profile.stepped}{limit} at a time"
     if gaps["rate_per_s"] is None:
         return f"all at once{at_most}"
     parts = [f"{gaps['span_s']:,.1f} s, {gaps['rate_per_s']:.4g} {what}/s"]

@@ -100,7 +100,7 @@ def _explain_sending(made: Plan, path: Path, form: str) -> Iterator[str]:
         yield f"or by: vllm bench serve {shlex.join([*words, *more])}"
     if form != CONVERSATIONS and made.turns is not None:
         yield (
-            "which request follows which answer, and after what delay, is not in it: each row is a request "
+            "which request follows which response, and after what delay, is not in it: each row is a request "
             "with its history; the file of the conversations itself is sent as sessions"
         )
     if made.profile.open_loop:

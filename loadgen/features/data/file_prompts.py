@@ -184,9 +184,7 @@ class PromptTokens:
 FLAG = "--dataset-category"
 # SPEED-Bench has this text in place of other data sets' texts, until they are fetched.
 _PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED"
-_NO_LENGTHS = (
-    "holds questions, which have no lengths of answers: pass --output-len N (custom_output_len in a profile)"
-)
+_NO_LENGTHS = "holds questions without output lengths: pass --output-len N (custom_output_len in a profile)"
 _UNFETCHED = "is a placeholder for another data set's text: fetch it with the data set's own prepare.py"
 _NO_CATEGORY = "has an empty category: name it, or leave out the row"
 _OTHER_ROLE = "has a message of the role {!r}: leave out `category` to send the row as a whole body"

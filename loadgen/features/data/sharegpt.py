@@ -26,9 +26,9 @@ _SHOWN = 3
 _LEAST, _MOST_PROMPT, _MOST_BOTH = 4, 1024, 2048
 FEW_TURNS = "fewer than 2 turns"
 SHORT_PROMPT = f"prompt of fewer than {_LEAST} tokens"
-SHORT_ANSWER = f"answer of fewer than {_LEAST} tokens"
+SHORT_ANSWER = f"response of fewer than {_LEAST} tokens"
 LONG_PROMPT = f"prompt of more than {_MOST_PROMPT} tokens"
-LONG_BOTH = f"prompt and answer of more than {_MOST_BOTH} tokens"
+LONG_BOTH = f"prompt and output of more than {_MOST_BOTH} tokens"
 
 
 class Conversation(msgspec.Struct):

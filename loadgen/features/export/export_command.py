@@ -346,7 +346,7 @@ _FIELDS = (
     RowField("spec_decoding", "none, or the method, as mtp", _find_drafts),
     RowField("disagg", "whether prefill and decoding are apart", _if_alone(False), _read_flag),
     RowField("isl", "tokens of a prompt", lambda facts: find_asked_lengths(facts)[0], _read_count),
-    RowField("osl", "tokens of an answer", lambda facts: find_asked_lengths(facts)[1], _read_count),
+    RowField("osl", "tokens of a response", lambda facts: find_asked_lengths(facts)[1], _read_count),
     RowField("is_multinode", "whether several machines serve", _if_alone(False), _read_flag),
     RowField(
         "tp",

@@ -108,19 +108,19 @@ def _find_load(run: RunEvidence, above: float, most: float) -> Evidence | None:
     if workers != measured.workers:
         held += f" ({workers} times what one worker held)"
     none = f"no load of the self-test had a {error}"
-    return f"{rate_per_s:.0f} messages/s; {held if measured.capacity_tokens_per_s else none}"
+    return f"{rate_per_s:.0f} chunks/s; {held if measured.capacity_tokens_per_s else none}"
 
 
 beyond_capacity = suspect(
     "beyond-capacity",
-    "more messages per second than the self-test could measure with a P99 gap error under 5 %",
+    "more chunks per second than the self-test could measure with a P99 gap error under 5 %",
     "use --transport wire, more --workers where there are cores for them, or several machines (--shard)",
     Source.SELFTEST,
     Origin.CLIENT,
 )(partial(_find_load, above=1.0, most=math.inf))
 headroom = note(
     "headroom",
-    f"over 1/{HEADROOM} of the messages per second that the self-test could measure",
+    f"over 1/{HEADROOM} of the chunks per second that the self-test could measure",
     "see `loadgen selftest` for the error at this load",
     Source.SELFTEST,
 )(partial(_find_load, above=1 / HEADROOM, most=1.0))

@@ -93,7 +93,7 @@ def board_clock_limited(run: RunEvidence) -> Evidence | None:
 
 @note(
     "clocks-not-pinned",
-    "a Jetson's GPU or memory clock follows the load (jetson_clocks was not run): short answers and low "
+    "a Jetson's GPU or memory clock follows the load (jetson_clocks was not run): short outputs and low "
     "concurrency are slower, and vary more",
     "sudo jetson_clocks, for figures that repeat",
 )

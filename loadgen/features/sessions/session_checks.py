@@ -50,7 +50,7 @@ def sessions_ended_early(run: RunEvidence) -> Evidence | None:
 @suspect(
     "turns-late",
     f"turns of sessions after the first were sent more than {LATE_MS:.0f} ms later than intended (the end of "
-    "the answer before them, and their delay), by P99: TTFT from sent leaves that out",
+    "the response before them, and their delay), by P99: TTFT from sent leaves that out",
     "give the client a core, use --transport wire, or hold fewer sessions at once",
     origin=Origin.CLIENT,
 )
@@ -68,7 +68,7 @@ def turns_late(run: RunEvidence) -> Evidence | None:
 
 @suspect(
     "users-waited",
-    f"--user-rate: more than {percent(WAITED)} of the users' turns were due before the answer to the turn "
+    f"--user-rate: more than {percent(WAITED)} of the users' turns were due before the response to the turn "
     "before had ended, and waited for it: the rate was lower than requested, and their latencies leave that "
     "wait out (coordinated omission)",
     "lower --user-rate, or read the rate that was reached",
@@ -87,7 +87,7 @@ def users_waited(run: RunEvidence) -> Evidence | None:
     if waited <= WAITED * len(slots):
         return None
     turns = f"{waited} of {len(slots)} turns ({percent(waited / len(slots))})"
-    return f"{turns} waited for the answer before them: users did not reach their rate"
+    return f"{turns} waited for the response before them: users did not reach their rate"
 
 
 @note(

@@ -36,7 +36,7 @@ _WORDS = {
     FailureKind.CONTEXT_LIMIT: "context limit",
     FailureKind.USER_CANCELLED: "cancelled as planned",
     FailureKind.TIMEOUT: "timeout",
-    FailureKind.UNNAMED: "an answer without an id",
+    FailureKind.UNNAMED: "a response without an id",
 }
 # A chat template or a server's settings refuse these parts of a conversation, each with its name.
 _REFUSED_PARTS = {
@@ -453,7 +453,7 @@ def describe_sessions(result: Result, options: ReportOptions) -> Iterator[str]:
             yield f"session duration: {spread} ({duration.n} finished){waiting}"
         if late.n:
             spread = f"{late.median_ms:.2f} P50, {late.p99_ms:.2f} P99, {late.max_ms:.2f} ms max"
-            yield f"turns sent after their time: {spread} (previous answer's end + delay → sent)"
+            yield f"turns sent after their time: {spread} (previous response's end + delay → sent)"
     for reason, count in sessions.ended_early.items():
         ends = [end for end in sessions.ends if end.reason == reason]
         most = _MOST_IN_SHORT if options.short else _MOST_LISTED

@@ -786,8 +786,8 @@ def make_turns(
         )
     if plan.dialect.keeps_history and getattr(plan.requests, "held", {}).get("tool"):
         raise UsageError(
-            "--assistant server: the conversations have results of tools, which the server's own answers did "
-            "not call: pass --assistant live or recorded"
+            "--assistant server: the conversations have results of tools, which the server's own responses "
+            "did not call: pass --assistant live or recorded"
         )
     answered = profile.assistant != "recorded"
     # Its decoder is its own, since the run's counts what it decodes; the same lengths make both judge alike.

@@ -29,9 +29,9 @@ from loadgen.report.section import ReportOptions
 from loadgen.server.server_counters import ServerWindow
 
 MESSAGES, REQUESTS, COUNTERS, GAUGE = "messages", "requests", "counters", "gauge"
-_INEXACT = "the tokens of each message are not known: pass --continuous-usage"
-_NO_STEPS = "no answer has two messages and a count of its tokens by the server"
-_HIDDEN = "the messages are not steps: the server's count of each request has their number alone"
+_INEXACT = "the tokens of each chunk are not known: pass --continuous-usage"
+_NO_STEPS = "no response has two chunks and a count of its tokens by the server"
+_HIDDEN = "the chunks are not steps: the server's count of each request has their number alone"
 
 
 class DraftCounts(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ def measure_split(run: Result) -> Speculation:
     facts, window = run.facts, find_counters(run.facts)
     by_server = {} if window is None else _count_by_server(window, run.whole.completed)
     if not run.ask.streamed:
-        return _take_server_mean(by_server, "the answers were not streamed")
+        return _take_server_mean(by_server, "the responses were not streamed")
     if not run.ask.arrivals_are_tokens:
         return _take_server_mean(by_server, "what arrived is not tokens (arrivals-not-tokens)")
     counts = StepCounts.from_records(run.counted, run.counted.ok)
@@ -250,7 +250,7 @@ def describe_speculation(result: Result, options: ReportOptions) -> Iterator[str
         rows = (f"{name} {_format_estimate(length)}" for name, length in split.by_category.items())
         yield f"tokens a step, by category: {'; '.join(rows)}"
     messages, counters = split.sources.get(MESSAGES), split.sources.get(COUNTERS)
-    counted = [] if messages is None else [f"messages: {messages.accepted} of {messages.tokens} tokens"]
+    counted = [] if messages is None else [f"chunks: {messages.accepted} of {messages.tokens} tokens"]
     if counters is not None:
         own = f"the server's counters: {counters.accepted}"
         if counters.drafts:

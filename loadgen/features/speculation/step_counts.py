@@ -240,15 +240,15 @@ def explain_hidden_steps(facts: Facts, counts: StepCounts) -> Evidence | None:
         return None
     if accepted is None:
         if counts.least >= _HIDDEN and counts.histogram.sum() >= _JUDGED:
-            return f"each message carries {counts.least} tokens or more: it holds several steps"
+            return f"each chunk carries {counts.least} tokens or more: it holds several steps"
         return None
     if tokens - steps > accepted + APART * tokens:
         return (
-            f"messages carry {tokens - steps} tokens beyond one each, and only {accepted} draft tokens were "
-            "accepted: a message holds several steps"
+            f"chunks carry {tokens - steps} tokens beyond one each, and only {accepted} draft tokens were "
+            "accepted: a chunk holds several steps"
         )
     if tokens - steps <= APART * tokens < accepted - (tokens - steps):
-        return f"{accepted} draft tokens were accepted, and each token has a message of its own"
+        return f"{accepted} draft tokens were accepted, and each token has a chunk of its own"
     return None
 
 
@@ -266,7 +266,7 @@ def explain_apart(facts: Facts, counts: StepCounts) -> Evidence | None:
     allowed = longest * int((counts.steps > 0).sum()) + APART * int(counts.tokens.sum())
     if by_messages >= accepted - allowed:
         return None
-    return f"accepted draft tokens: {by_messages} by the messages, {accepted} by the server's counters"
+    return f"accepted draft tokens: {by_messages} by the chunks, {accepted} by the server's counters"
 
 
 def count_all(records: Records) -> StepCounts:
@@ -281,9 +281,9 @@ def _count_accepted(facts: Facts) -> int | None:
 
 @suspect(
     "drafts-differ",
-    "a server that speculates accepted more draft tokens, by its counters, than the messages show: by more "
-    f"than {percent(APART)} of the tokens and a draft past each answer's end; steps-hidden does not hold",
-    "keep other clients away from the server; a gateway that cuts messages: measure without it; the "
+    "a server that speculates accepted more draft tokens, by its counters, than the chunks show: by more "
+    f"than {percent(APART)} of the tokens and a draft past each response's end; steps-hidden does not hold",
+    "keep other clients away from the server; a gateway that cuts chunks: measure without it; the "
     "acceptance length is then the counters' mean",
     Source.COUNTERS,
 )
@@ -294,7 +294,7 @@ def drafts_differ(run: RunEvidence) -> Evidence | None:
 
 @note(
     "steps-hidden",
-    "a server speculates, and its messages are not its steps: they carry more tokens than it accepted (by "
+    "a server speculates, and its chunks are not its steps: they carry more tokens than it accepted (by "
     f"{percent(APART)}), {_HIDDEN} or more each without counters, or one each although it accepted drafts",
     "start the server with --stream-interval 1, or vLLM with --per-request-spec-decode-metrics summary, and "
     "measure without a gateway that buffers; else the acceptance length is the counters' mean, and the step "

@@ -66,7 +66,7 @@ _FIRST = "gen_ai.client.operation.time_to_first_chunk"
 _USAGE = "gen_ai.client.token.usage"
 _HISTOGRAMS = {
     _DURATION: ("s", "GenAI operation duration.", _DURATIONS),
-    _FIRST: ("s", "Time to the first message with a token.", _CHUNKS),
+    _FIRST: ("s", "Time to the first chunk with a token.", _CHUNKS),
     _USAGE: ("{token}", "Number of input and output tokens used.", _TOKENS),
 }
 

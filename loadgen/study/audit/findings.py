@@ -266,7 +266,7 @@ def compute_tolerance(requests: float) -> float:
 
 @note(
     "nine-tenths",
-    f"mean tokens of a prompt and of an answer are both {SHARE:g} of the lengths that were asked for or that "
+    f"mean tokens of a prompt and an output are both {SHARE:g} of the lengths that were requested or that "
     f"the run is named by (as 1k1k), to {_DEVIATIONS} standard errors of lengths drawn between {LOWEST:g} "
     f"and 1 of them, {percent(WIDEST)} at most: so InferenceX's client reads --random-range-ratio {LOWEST:g}",
     "compare by the tokens counted, not by the name; --compat inferencex draws the same lengths",
@@ -351,7 +351,7 @@ def _find_excess(run: AuditedRun, above: float, most: float) -> Evidence | None:
         return None
     if not run.one_token_a_message:
         return excess.text
-    return f"{excess.text}; one token per message (ITL is TPOT) rules out speculative decoding"
+    return f"{excess.text}; one token per chunk (ITL is TPOT) rules out speculative decoding"
 
 
 def _may_draft(run: AuditedRun, excess: bound.Excess) -> bool:
@@ -369,7 +369,7 @@ def _measure_excess(run: AuditedRun) -> bound.Excess | None:
     "beyond-roofline",
     f"decoding would read more than {FAR_BEYOND} times what the memory bus carries (weights once per step, "
     "of a mixture of experts one token's, and the KV cache of all requests): only speculative decoding "
-    "can, and then a message carries several tokens; a step is taken to give as many tokens as the reported "
+    "can, and then a chunk carries several tokens; a step is taken to give as many tokens as the reported "
     "acceptance length; or the checkpoint's weights alone are more than "
     f"{percent(SPARE - 1)} larger than the machine's memory, and no name says that a part was elsewhere",
     "it is another model, other machines (--hardware 4xh100), or a client that counts tokens that "
@@ -400,7 +400,7 @@ above_roofline = suspect(
 @suspect(
     "draft-not-stated",
     "decoding is beyond the roofline by its tokens, and no acceptance length is reported; but mean ITL is so "
-    "far above mean TPOT that each message carries several, as with speculative decoding, or a name or a "
+    "far above mean TPOT that each chunk carries several, as with speculative decoding, or a name or a "
     f"label names a draft, up to {MOST_DRAFT:g} times beyond",
     "report it (vLLM's block and file have it): without a draft the figures are impossible",
     Source.ROOFLINE,
@@ -412,12 +412,12 @@ def draft_not_stated(run: AuditedRun) -> Evidence | None:
         return None
     if excess.times / run.unstated_draft > TOLERANCE:
         return f"{excess.text}; {run.named_draft!r} is a draft" if _may_draft(run, excess) else None
-    return f"{excess.text}; {run.unstated_draft:.3g} tokens per message (mean ITL ÷ mean TPOT)"
+    return f"{excess.text}; {run.unstated_draft:.3g} tokens per chunk (mean ITL ÷ mean TPOT)"
 
 
 @suspect(
     "draft-not-seen",
-    "an acceptance length is reported, and mean ITL is mean TPOT: each message carries one token, where a "
+    "an acceptance length is reported, and mean ITL is mean TPOT: each chunk carries one token, where a "
     "pass that gives several sends them in one",
     "check that the acceptance length is of this run: the roofline is divided by it",
 )

@@ -176,7 +176,7 @@ def explain_other_quantity(key: str, runs: Sequence[Reported], baseline: Sequenc
     if not abs(lengths.ratio - 1) > LENGTH_TOLERANCE or lengths.p > _ALPHA:
         return ""
     own, other_len = (math.fsum(side) / len(side) for side in (units.row, units.baseline))
-    return f"{own:.4g} tokens per answer, baseline {other_len:.4g}: {key} is of whole answers, TPOT is not"
+    return f"{own:.4g} tokens per response, baseline {other_len:.4g}: {key} is of whole outputs, TPOT is not"
 
 
 def _find_left_out(key: str) -> float:
@@ -314,7 +314,7 @@ def _differ_in_answers(tolerance: float) -> Find[Pair]:
 
     Of two draws of one load it finds nothing either if tokens ÷ planned tokens differ by no more than that.
     """
-    differ = _differ_in(lambda run: run.output_len, "{} tokens per answer", tolerance)
+    differ = _differ_in(lambda run: run.output_len, "{} tokens per response", tolerance)
 
     def find(pair: Pair) -> Evidence | None:
         shares = []  # of the planned tokens
@@ -492,8 +492,8 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
         "mean prompt tokens differ by more than 1 %, or the requested ones differ: prefill takes longer",
         _SAME_LOAD,
     )(_compare_prompts),
-    refused("output asked for", "the requested answer lengths differ", _SAME_LOAD)(
-        _differ_in(lambda run: run.load.asked_output_len, "{} tokens requested per answer")
+    refused("output asked for", "the requested output lengths differ", _SAME_LOAD)(
+        _differ_in(lambda run: run.load.asked_output_len, "{} tokens requested per response")
     ),
     refused(
         "output length, much",

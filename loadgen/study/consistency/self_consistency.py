@@ -46,7 +46,7 @@ _RATES = {
 @invalid(
     "figures-disagree",
     "a rate is not its count divided by the duration, whatever digits were rounded away; or output tokens "
-    f"per second are over {percent(LONGER - 1)} above requests per second times the tokens of an answer; "
+    f"per second are over {percent(LONGER - 1)} above requests per second times the tokens of a response; "
     "or latencies leave slots of a closed loop empty, and fill them if a TTFT below "
     f"{MOST_SECONDS} ms or a TPOT below 1 ms is one in seconds; or the TTFT of a table's row is below 1 ms "
     f"and {FIRST} times below its TPOT",
@@ -215,7 +215,7 @@ def _list_ranks(run: AuditedRun, key: str) -> Iterator[tuple[float, Interval]]:
     "beyond-schedule",
     "the requests' times (E2EL, or TTFT plus the smaller of TPOT and ITL per token) add up to more than "
     f"{percent(SCHEDULE - 1)} beyond what the concurrency limit allows in the duration, or in each second by "
-    f"the printed rates ({percent(VARIED - 1)} by TPOT, of which short answers are as great a part as long "
+    f"the printed rates ({percent(VARIED - 1)} by TPOT, of which short outputs are as great a part as long "
     "ones; Little's law)",
     "latencies and duration are of different runs, or more requests ran at once than reported",
 )
@@ -268,7 +268,7 @@ def _find_seconds(run: AuditedRun) -> Evidence | None:
     "concurrency-not-held",
     f"closed loop, {PER_SLOT} requests per slot or more: their times ÷ the duration are below "
     f"{percent(SATURATED)} of --max-concurrency",
-    "the client was slow to send, or waited for something after the last answer",
+    "the client was slow to send, or waited for something after the last response",
 )
 def concurrency_not_held(run: AuditedRun) -> Evidence | None:
     """Find evidence that a closed loop's mean concurrency was below 85 % of its limit."""
@@ -283,7 +283,7 @@ def concurrency_not_held(run: AuditedRun) -> Evidence | None:
 @invalid(
     "nothing-measured",
     "0 requests, 0 s, 0 output tokens, no output throughput, or a mean or median TTFT or E2EL of 0",
-    "the client counts empty answers as successes: check its errors",
+    "the client counts empty responses as successes: check its errors",
 )
 def nothing_measured(run: AuditedRun) -> Evidence | None:
     """Find evidence that a count, the duration, a throughput or a mean or median latency is 0."""
@@ -296,7 +296,7 @@ def nothing_measured(run: AuditedRun) -> Evidence | None:
 
 @suspect(
     "unstreamed",
-    f"answers of {WHOLE_TOKENS} tokens or more, under {WHOLE_MS} ms per token after the first, mean or "
+    f"responses of {WHOLE_TOKENS} tokens or more, under {WHOLE_MS} ms per token after the first, mean or "
     "median",
     "TTFT is E2EL, and TPOT is meaningless: enable streaming",
 )
@@ -306,7 +306,7 @@ def unstreamed_answers(run: AuditedRun) -> Evidence | None:
     tpot, length = min(known, default=math.inf), run.reported.output_len
     if not length or length < WHOLE_TOKENS or tpot >= WHOLE_MS:
         return None
-    return f"{length:.0f} tokens per answer, {tpot:.2f} ms apart: each answer came in one message"
+    return f"{length:.0f} tokens per response, {tpot:.2f} ms apart: each response came in one chunk"
 
 
 def _count_sent(run: AuditedRun) -> float | None:
@@ -374,8 +374,8 @@ def thin_percentiles(run: AuditedRun) -> Evidence | None:
 
 @note(
     "peak-below-mean",
-    "the peak in every second of the run would not add up to all tokens: vLLM's client counts messages",
-    "ignore the peak; messages carry several tokens, so ITL is not per token either",
+    "the peak in every second of the run would not add up to all tokens: vLLM's client counts chunks",
+    "ignore the peak; chunks carry several tokens, so ITL is not per token either",
 )
 def peak_below_mean(run: AuditedRun) -> Evidence | None:
     """Find evidence that the peak in every second is below all tokens: the client counted messages."""
@@ -388,7 +388,7 @@ def peak_below_mean(run: AuditedRun) -> Evidence | None:
         return None
     return (
         f"a peak of {run.figure('max_output_tokens_per_s'):g} tok/s over {duration.high:.2f} s is at most "
-        f"{most:.0f} of {tokens:.0f} tokens: {tokens / most:.1f} tokens per message or more"
+        f"{most:.0f} of {tokens:.0f} tokens: {tokens / most:.1f} tokens per chunk or more"
     )
 
 
@@ -412,13 +412,13 @@ def gaps_are_not_tokens(run: AuditedRun) -> Evidence | None:
     itl, tpot = run.figure("mean_itl_ms"), run.figure("mean_tpot_ms")
     if not itl or not tpot or run.one_token_a_message or run.reported.told_by not in ("vllm", "page"):
         return None
-    why = "several tokens" if itl > tpot else "none, or answers differ in length"
-    return f"mean ITL {itl:g} ms, mean TPOT {tpot:g} ms: ITL is of messages, and some of them carry {why}"
+    why = "several tokens" if itl > tpot else "none, or responses differ in length"
+    return f"mean ITL {itl:g} ms, mean TPOT {tpot:g} ms: ITL is of chunks, and some of them carry {why}"
 
 
 @note(
     "bursts",
-    f"the median ITL is under {percent(BURST)} of the mean TPOT: several messages were coalesced into a "
+    f"the median ITL is under {percent(BURST)} of the mean TPOT: several chunks were coalesced into a "
     "read, or sent at once",
     "read TPOT; no percentile of ITL below the mean is a time per token",
 )
@@ -427,7 +427,7 @@ def bursts(run: AuditedRun) -> Evidence | None:
     median, tpot = run.figure("median_itl_ms"), run.figure("mean_tpot_ms")
     if median is None or not tpot or median >= BURST * tpot:
         return None
-    return f"median ITL {median:g} ms, {tpot:g} ms per token: most messages arrive with another"
+    return f"median ITL {median:g} ms, {tpot:g} ms per token: most chunks arrive with another"
 
 
 @note(
@@ -449,7 +449,7 @@ def client_untold(run: AuditedRun) -> Evidence | None:
 @suspect(
     "tokens-recounted",
     f"SGLang: the texts hold under {percent(RECOUNTED)} of the reported output tokens: without usage its "
-    "client takes the requested length as the answer's",
+    "client takes the requested length as the response's",
     "use throughput and TPOT by the retokenized count",
 )
 def tokens_recounted(run: AuditedRun) -> Evidence | None:

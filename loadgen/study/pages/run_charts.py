@@ -33,7 +33,7 @@ MOST_SAMPLES = 400  # samples of a series
 DENSE_SAMPLES = 150  # samples of a series, from which on they are nearer to each other than a line is wide
 MOST_SERIES = 8  # of a chart: as many as there are colours
 _GAP = 5.0  # times the median between two samples: over a longer one there is no line
-_COUNTED = {"tpot": "requests of several tokens", "itl": "gaps between messages"}  # the others: requests
+_COUNTED = {"tpot": "requests of several tokens", "itl": "gaps between chunks"}  # the others: requests
 _RANKS = (50, 90, 99, 99.9)
 _TOKENS_A_BIN = 10  # of fewer the plot would show the steps of the server, one by one
 _SKEWED = 12.0  # the longest over the median: from there on a logarithmic axis shows both
@@ -241,7 +241,7 @@ def plot_timeline(run: Result) -> Iterator[Panel]:
         ("due, not yet sent", "wait", due, left, left - due > 0.001),
         ("until its first token", "prefill", left, first, ok & begun),
         ("until its last token", "decode", first, end, ok & begun),
-        ("until its answer", "decode", left, end, ok & ~begun),
+        ("until its response", "decode", left, end, ok & ~begun),
         ("failed", "failed", left, end, ~ok),
     )
     spans = tuple(Spans(name, tone, a[on], b[on], at[on]) for name, tone, a, b, on in stretches if on.any())
@@ -369,7 +369,7 @@ def plot_waits(run: Result) -> Iterator[Panel]:
         return
     for key, title, wait, since, waits in (
         ("slowest-first-tokens", "Slowest first tokens", "request", "ms, since it was due", found.ttft),
-        ("longest-gaps", "Longest gaps", "gap", "ms, since the message before", found.gaps),
+        ("longest-gaps", "Longest gaps", "gap", "ms, since the chunk before", found.gaps),
     ):
         longest = np.argsort(-waits.whole_ns, kind="stable")[:MOST_WAITS]
         shown = waits.select(longest)
@@ -396,7 +396,7 @@ def _make_wait_table(run: Result, waits: PartRows) -> Table:
     columns = [waits.whole_ns, *(waits.parts[ROWS[part.key]] for part in parts)]
     index = run.records.index[waits.request].tolist()
     names = [
-        f"request {of}" + (f", message {message + 1}" if message else "")
+        f"request {of}" + (f", chunk {message + 1}" if message else "")
         for of, message in zip(index, waits.message.tolist(), strict=True)
     ]
     cells = (f"{value_ns / MS_NS:,.2f}" for value_ns in np.stack(columns, axis=1).ravel().tolist())

@@ -289,7 +289,7 @@ def make_depth_row(run: Result, test: DepthTest) -> DepthRow:
     server = np.where(timed, tokens / np.where(timed, time_ns, 1) * SECOND_NS, np.nan)[measured]
     speeds = speeds[measured & np.isfinite(speeds)]
     if not len(speeds):
-        return replace(known, note="; ".join(["no answer of several tokens", *notes]))
+        return replace(known, note="; ".join(["no response of several tokens", *notes]))
     return replace(
         known,
         tok_s=float(speeds.mean()),
@@ -368,8 +368,8 @@ _BATCH_COLUMNS = {
     "ttft": "e2e_ttft (ms)", "cached": "Cached", "note": "Note",
 }  # fmt: skip
 _BATCH_NOTES = (
-    "pp: prompt tokens / time until all answers began; tg: tokens after the first / time of decoding; of all",
-    "(total) or of one request (req); ctx: the context itself; mean ± deviation over batches or requests",
+    "pp: prompt tokens / time until all responses began; tg: tokens after the first / time of decoding; of "
+    "all (total) or of one request (req); ctx: the context itself; mean ± deviation over batches or requests",
 )
 # Doubts about what a batch is meant to be: a single wave, its contexts cached.
 _OF_A_BATCH = ("first-wave", "prefix-cache")
@@ -473,7 +473,7 @@ def make_batch_row(run: Result, test: BatchTest, directory: str) -> BatchRow:
         return replace(row, note="; ".join([why, *notes]))
     figures = measure_batch(run, test)
     if not figures.ttft_ms:
-        return replace(row, note="; ".join(["no answer was streamed", *notes]))
+        return replace(row, note="; ".join(["no response was streamed", *notes]))
     return replace(row, batches=(figures,), note="; ".join(notes))
 
 

@@ -87,7 +87,7 @@ class Limits(msgspec.Struct, frozen=True):
         """Make the failure of the largest response, `held` bytes, when all together hold too much."""
         return Failure(
             FailureKind.MEMORY,
-            f"cut off at {held / 2**20:.1f} MiB, the largest: the answers under way held more than the "
+            f"cut off at {held / 2**20:.1f} MiB, the largest: the responses under way held more than the "
             f"{self.open_bytes >> 20} MiB that this client may use for them",
         )
 
@@ -96,7 +96,7 @@ class Limits(msgspec.Struct, frozen=True):
         announcement = f"{announced} bytes announced, " if announced else ""
         return Failure(
             FailureKind.MALFORMED,
-            f"{announcement}larger than the limit of {self.answer_bytes >> 20} MiB for one answer",
+            f"{announcement}larger than the limit of {self.answer_bytes >> 20} MiB for one response",
         )
 
 

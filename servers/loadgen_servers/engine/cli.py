@@ -152,7 +152,7 @@ def parser() -> argparse.ArgumentParser:
     add("--max-num-seqs", type=_positive, help="sequences in a batch (default: the preset's, 256)")
     add("--max-num-batched-tokens", type=_positive, help="tokens in a step (default: the preset's)")
     add("--max-model-len", type=_positive, help="tokens of a prompt and its output (default: the preset's)")
-    add("--stream-interval", type=_positive, default=1, metavar="N", help="tokens per streamed message")
+    add("--stream-interval", type=_positive, default=1, metavar="N", help="tokens per streamed chunk")
     share = "share of the requests without ignore_eos that stop before max_tokens (default: 0)"
     add("--early-eos", type=_fraction, default=0.0, metavar="FRACTION", help=share)
     hidden = "tokens that begin each output, are not streamed, and count as reasoning in usage (default: 0)"

@@ -168,7 +168,7 @@ OVERLOADED = {"type": "error", "error": {"type": "overloaded_error", "message": 
          "a complete", 0),
         (HELLO[:4], b'data: {"type":\n\n', FailureKind.MALFORMED, "event 5: ", 1),
         (HELLO[:4], named(delta(type=7)), FailureKind.MALFORMED, "event 5: ", 1),
-        ([], b'data: {"choices":[{"text":"a"}]}\n\n', FailureKind.MALFORMED, "no message has choices", 0),
+        ([], b'data: {"choices":[{"text":"a"}]}\n\n', FailureKind.MALFORMED, "no chunk has choices", 0),
         ([begin(input_tokens=-1)], b"", FailureKind.MALFORMED, "event 1: ", 0),
     ],
 )  # fmt: skip
@@ -253,7 +253,7 @@ def test_turns_have_their_system_prompt_apart_and_their_limit() -> None:
         "stream": True,
     }
     assert of.notes[-1:] == (
-        "ignore_eos is not sent: /v1/messages has no such field, so answers may be shorter",
+        "ignore_eos is not sent: /v1/messages has no such field, so responses may be shorter",
     )
     assert of.refuses_ignore_eos(ENGINES[0])
     assert made(ignore_eos=False).notes == of.notes[:-1]
@@ -285,7 +285,7 @@ def test_recorded_conversations_have_tools_in_its_form(tmp_path: Any) -> None:
     del rows[0]["max_tokens"]
     keys["dataset_path"] = jsonl(tmp_path, rows)
     with pytest.raises(
-        UsageError, match="needs a limit to each answer, and some have none: pass --output-len"
+        UsageError, match="needs a limit to each response, and some have none: pass --output-len"
     ):
         made(**keys)
 

@@ -29,7 +29,7 @@ K = FailureKind
 
 
 def ended(status: str = "completed", **more: Any) -> dict[str, Any]:
-    """The last event of an answer of three tokens."""
+    """The last event of a response of three tokens."""
     response = {"id": "resp_7", "object": "response", "status": status, "output": SAID, "usage": USAGE}
     return {"type": f"response.{status}", "response": {**response, **more}}
 

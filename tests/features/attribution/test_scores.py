@@ -46,7 +46,7 @@ HUNDRED = bytes(100)
 
 
 def sent(at_ms: float, begin: int, fate: str = "", given_ms: float = 0.0) -> Segment:
-    """A segment of an answer on a path of 5 ms."""
+    """A segment of a response on a path of 5 ms."""
     given_ns = [round((given_ms or at_ms + 5) * MS)] if fate != "lost" else []
     return Segment(40_000, True, begin, HUNDRED, round(at_ms * MS), fate, given_ns, given_ns)
 

@@ -140,7 +140,7 @@ def test_conversations_are_shown_as_sessions(capsys: pytest.CaptureFixture[str])
         "requests      7",
         "sessions      1; 7 turns each",
         "recorded      1 user, 7 assistant, 6 tool, 7 tool calls, 1 conversations with tools",
-        "arrivals      sessions as answers come, 2 at a time",
+        "arrivals      sessions as responses come, 2 at a time",
     ]
     unfolded = " ".join(" ".join(printed).split())
     assert [line for line in lines if " ".join(line.split()) not in unfolded] == []
@@ -187,7 +187,7 @@ def test_bodies_of_sessions_are_exported_without_their_order(capsys: pytest.Capt
     file = str(DATA / "mlperf_edge_agentic_excerpt.jsonl")
     printed = " ".join(shown(capsys, file, "--export-requests", "f.jsonl").split())
     assert "f.jsonl, 7 rows of whole bodies; plan" in printed
-    assert "which request follows which answer, and after what delay, is not in it: each row is" in printed
+    assert "which request follows which response, and after what delay, is not in it: each row is" in printed
 
 
 def test_requests_of_another_api_of_messages_are_exported_as_chat(capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,7 +68,7 @@ MS = 1_000_000
 
 
 def held(came_ms: Sequence[float], read_ms: Sequence[float], of_reads: Sequence[int], rtt_ms: float) -> int:
-    """How many of an answer's segments were held back, of ten bytes each; a read takes some of them."""
+    """How many of a response's segments were held back, of ten bytes each; a read takes some of them."""
     came_ns, read_ns = ((np.array(times) * MS).astype(np.int64) for times in (came_ms, read_ms))
     ends = 10 * np.arange(1, len(came_ms) + 1)
     return count_held_back(came_ns, ends, read_ns, 10 * np.cumsum(of_reads), round(rtt_ms * MS))

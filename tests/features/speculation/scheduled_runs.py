@@ -26,7 +26,7 @@ class Load(msgspec.Struct, frozen=True):
     concurrency: int = 0
     rate_per_s: float = 0.0
     output_tokens: int = 128
-    spread: float = 0.5  # of the answers' lengths, a share of them
+    spread: float = 0.5  # of the responses' lengths, a share of them
 
 
 def make_scheduler(acceptance: str) -> Scheduler:

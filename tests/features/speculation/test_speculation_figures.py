@@ -193,9 +193,9 @@ def test_a_server_not_known_to_speculate_has_no_part_and_a_length_of_1() -> None
         pytest.param([[1, 4, 4, 4]] * 2, {"window": counted(26, 12)}, "counters", 2.0, "holds several steps",
          id="interval"),
         pytest.param([[1] * 40] * 2, {"window": counted(80, 50)}, "counters", 78 / 28,
-         "a message of its own", id="one a token"),
+         "a chunk of its own", id="one a token"),
         pytest.param([[9]] * 2, {"window": counted(18, 4, drafts=4)}, "counters", 16 / 12,
-         "", id="answers in one message"),
+         "", id="answers in one chunk"),
         pytest.param([[5]] * 2, {"window": ServerWindow(names="sglang", accept_length=2.25), "as_run": None},
          "gauge", 2.25, "", id="a gauge of the server"),
         pytest.param([[1] + [4] * 9] * 2, {}, "", None, "carries 4 tokens or more", id="without counters"),
@@ -289,7 +289,7 @@ HIDDEN = run([[1] * 40] * 2, window=counted(80, 50, drafts=20, draft_tokens=60))
                 "ms a step: 6.667 ms a token",
                 "draft tokens accepted, by position: 50 %, 25 %",
                 "steps of 1, 2, … tokens: 50 %, 25 %, 25 %",
-                "accepted draft tokens by messages: 24 of 72 tokens; by the server's counters: 28 of 42 in "
+                "accepted draft tokens by chunks: 24 of 72 tokens; by the server's counters: 28 of 42 in "
                 "14 drafts (3 tokens a draft)",
             ],
             id="messages",
@@ -299,8 +299,8 @@ HIDDEN = run([[1] * 40] * 2, window=counted(80, 50, drafts=20, draft_tokens=60))
             [
                 "speculation: 2.79 tokens a step, the mean of the server's counters; step time not known",
                 "not known: step_ms, tpot_ms, histogram: 50 draft tokens were accepted, and each token has a "
-                "message of its own",
-                "accepted draft tokens by messages: 0 of 78 tokens; by the server's counters: 50 of 60 in 20 "
+                "chunk of its own",
+                "accepted draft tokens by chunks: 0 of 78 tokens; by the server's counters: 50 of 60 in 20 "
                 "drafts (3.5 tokens a draft)",
             ],
             id="counters",

@@ -30,7 +30,7 @@ def answer(api: str, tokens: int, words: str) -> list[Write]:
 
 
 def played(api: str, writes: list[Write]) -> tuple[Record, list[int], list[bytes]]:
-    """The record of an answer whose writes are a tick apart, what the server logs of it, and its bytes."""
+    """The record of a response whose writes are a tick apart, what the server logs of it, and its bytes."""
     at_ns = [SECOND_NS + i * TICK_NS for i in range(len(writes))]
     reads = [write.data % ((now_ns,) * write.messages) for write, now_ns in zip(writes, at_ns, strict=True)]
     logged = [now_ns for write, now_ns in zip(writes, at_ns, strict=True) for _ in range(write.messages)]

@@ -80,7 +80,7 @@ def test_the_client_and_the_log_agree_on_every_request(dialect: str, interval: s
             assert late_ns.min() < MS  # a busy machine delays some
 
 
-# Flags of a shape; reads at least, and messages with a token, of an answer of 9 tokens.
+# Flags of a shape; reads at least, and messages with a token, of a response of 9 tokens.
 SHAPES = [
     ("", 9, 9), ("--tokens-per-message 3", 3, 3), ("--messages-per-write 3", 3, 9), ("--pieces 3", 25, 9),
     ("--extra ping", 18, 9), ("--stall-ms 40", 9, 9),

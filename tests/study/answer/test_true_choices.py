@@ -201,7 +201,7 @@ CHOICES = {
     ),
     "answers 5 % shorter, by E2EL": Choice(
         [*shorter("A", 1), *shorter("B", 0.95)], "undecided", ("B", "A"),
-        ("121.6 tokens per answer", "TPOT is not"), ("take", "by ,"),
+        ("121.6 tokens per response", "TPOT is not"), ("take", "by ,"),
     ),
     "answers 5 % shorter, and faster too": Choice(
         [*shorter("A", 1), *shorter("B", 0.95, 1.5)], "undecided", ("B", "A"), ("per answer",), ("take",),

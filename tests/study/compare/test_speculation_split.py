@@ -94,8 +94,8 @@ def measured(tokens: Sequence[int], step_ms: int, **facts: Any) -> Reported:
     (
         [1, 4, 4, 4],
         {"as_run": NGRAM, "window": ServerWindow(names="vllm", accepted_tokens=2, drafts=20)},
-        "the steps of m are hidden, whose mean acceptance length is 1.1: messages carry 18 tokens "
-        "beyond one each, and only 2 draft tokens were accepted: a message holds several steps",
+        "the steps of m are hidden, whose mean acceptance length is 1.1: chunks carry 18 tokens "
+        "beyond one each, and only 2 draft tokens were accepted: a chunk holds several steps",
     ),
 ])  # fmt: skip
 def test_steps_of_a_run_are_those_of_its_messages(

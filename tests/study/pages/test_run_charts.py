@@ -214,7 +214,7 @@ def test_bars_are_whole_waits_longest_first() -> None:
     cells = ("request 99", "512.10", "0.10", "0.20", "1.80", "440.00", "60.00", "10.00")
     assert tokens.numbers.body[0] == cells
     assert gaps.numbers is not None
-    assert gaps.numbers.body[0][0] == "request 0, message 7"
+    assert gaps.numbers.body[0][0] == "request 0, chunk 7"
 
 
 def test_each_part_has_a_colour_of_its_own_in_both_themes() -> None:

@@ -268,7 +268,7 @@ def tokenizing_chats(asked: Asked) -> Answer:
 
 
 def chatting(model: MarkovModel, name: str) -> Callable[[Asked], Answer]:
-    """A vLLM whose chats are their messages, with the ids of prompt and answer."""
+    """A vLLM whose chats are their messages, with the ids of prompt and output."""
     server = MarkovServer(model, name)
 
     def respond(asked: Asked) -> Answer:

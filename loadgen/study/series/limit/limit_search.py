@@ -181,8 +181,8 @@ class LimitSearch:
         for each in judge_objectives(point.run.records, self.objectives, point.run.ask):
             if not each.samples:
                 raise UsageError(
-                    f"--slo {each.objective}: no answer has this figure (one token has no TPOT or ITL): "
-                    "choose another figure, or ask for longer answers"
+                    f"--slo {each.objective}: no response has this figure (one token has no TPOT or ITL): "
+                    "choose another figure, or ask for longer outputs"
                 )
         record, alone_s = self.record, point.run.metrics.e2el.mean_ms / 1e3
         start = 1.0 if record.axis == "concurrency" else record.start or 1 / alone_s

@@ -176,7 +176,7 @@ def test_an_objective_whose_latency_no_answer_has_is_refused(
     kept = SeriesStore(tmp_path, "limit")
     goals = parse_objectives("tpot p50 < 400ms")
     searching = LimitSearch(servers, TINY, goals, asked, kept, Seed(3), lambda _: None)
-    with pytest.raises(UsageError, match=r"no answer has this figure \(one token has no TPOT or ITL\)"):
+    with pytest.raises(UsageError, match=r"no response has this figure \(one token has no TPOT or ITL\)"):
         searching.find()
 
 
