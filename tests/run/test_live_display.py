@@ -117,6 +117,27 @@ def test_what_is_left_is_time_or_the_last_answers(
     assert shown.line() == f"smoke: 0/4 done · 1 running · {rest} · about 30 tokens"
 
 
+@pytest.mark.parametrize(
+    ("at_most_s", "after_s", "detail", "line"),
+    [
+        (None, 0, "", "settling"),
+        (3.0, 0, "", "settling · at most 3 s"),
+        (None, 59.4, "", "settling · 59 s"),
+        (None, 59.6, "", "settling · 1:00"),
+        (None, 3725, "", "settling · 62:05"),
+        (600.0, 12, "", "settling · 12 s of at most 10:00"),
+        (600.0, 12, "2 run", "settling · 12 s of at most 10:00 · 2 run"),
+        (0.0, 1, "", "settling · 1 s"),
+    ],
+)
+def test_a_wait_says_for_what_and_how_long(
+    at_most_s: float | None, after_s: float, detail: str, line: str, now: Clock
+) -> None:
+    wait = Wait("settling", at_most_s, now(), lambda: detail)
+    now.at_ns += int(after_s * SECOND)
+    assert (wait.line(), wait.share) == (line, None)
+
+
 class Hasty(LineDisplay):
     """LineDisplay that wait for no second."""
 
