@@ -31,7 +31,7 @@ _SIGN = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 # What a fence's text is written in: any other word of its first line is a name.
-_LANGUAGE = re.compile(
+LANGUAGE = re.compile(
     r"[{.]*(?:|ansi|bash|console|csv|diff|json|log|markdown|md|none|output|plain|plaintext|powershell|python"
     r"|sh|shell|shellsession|stdout|terminal|text|txt|yaml|zsh)\}?(?!\w)",
     re.IGNORECASE,
@@ -282,7 +282,7 @@ class _PageReader(HTMLParser):
         if token.type == "code_block" and (self._table is not None or token.content.lstrip()[:1] == "<"):
             self._feed(token.content, begin)
             return
-        if named := _LANGUAGE.sub("", token.info.strip(), count=1).strip():
+        if named := LANGUAGE.sub("", token.info.strip(), count=1).strip():
             self.handle_data(f"{named}\n")
         if "|" in token.content and self._cell is None:
             self._walk(_IN_CODE.parse(token.content), token.content.split("\n"), begin, code=True)

@@ -20,7 +20,7 @@ from loadgen.study import labels
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.pasted import headings, pasted_blocks
 from loadgen.study.importers.pasted.headings import Outline, PageLine, Subject
-from loadgen.study.importers.pasted.page_reader import Grid, PastedBlock, read_parts
+from loadgen.study.importers.pasted.page_reader import LANGUAGE, Grid, PastedBlock, read_parts
 from loadgen.study.importers.pasted.pasted_blocks import LAST_LINE
 from loadgen.study.run_summary import Reported, describe_simulation, find_unnamed_preset, shorten_name
 
@@ -252,6 +252,7 @@ _MOST_BETWEEN = 200  # lines between two results, the nearest
 _MARKS = re.compile(
     r"\s{0,20}(?:>\s?)*(?:#{1,6}\s|\d{1,3}[.)]\s|\.\.\s(?:[\w-]+::\s)?|//+|;+|={3,}\s|:::+|%+\s?)*"
 )
+_FENCE = re.compile(r"\s{0,20}[`~]{3,}\s*")
 _CAPTION = re.compile(
     r"\W{0,3}(?:table|tab|figure|fig|listing|tabelle|tableau|tabla|表|图|図)\W{0,3}\d", re.IGNORECASE
 )
@@ -290,7 +291,10 @@ def describe_surroundings(found: Sequence[Surroundings], below: Sequence[str]) -
 def _read_own(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield what is compared of each line, and how it is shown; nothing of one that any run may have."""
     for line in lines[-_MOST_BETWEEN:]:
-        plain = " ".join(headings.strip_marks(_MARKS.sub("", line[:_LONGEST_COMPARED], count=1)).split())
+        cut = line[:_LONGEST_COMPARED]
+        if (fence := _FENCE.match(cut)) is not None:  # in code whose own fence is not closed
+            cut = LANGUAGE.sub("", cut[fence.end() :], count=1)
+        plain = " ".join(headings.strip_marks(_MARKS.sub("", cut, count=1)).split())
         if key := labels.strip_run(plain):
             yield key, secrecy.hide_secrets(plain.strip("-+*_:\uff1a. "))
 
