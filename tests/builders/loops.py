@@ -17,7 +17,7 @@ Test = Callable[..., None]
 _NAMED = type(pytest.param())
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 200  # letters: enough to find the row
-_STORED = Path(__file__).parents[1] / "data" / "cases"
+_STORED = Path(__file__).parents[1] / "cases"
 
 
 def loop_over(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Test], Test]:
@@ -63,7 +63,7 @@ def loop_over_named(names: str | tuple[str, ...], rows: Mapping[str, Any]) -> Ca
 
 
 def read_tables(name: str) -> Any:
-    """The tables of a module of tests whose rows are plain data: tests/data/cases/NAME.json, a row a line."""
+    """The tables of a module of tests whose rows are plain data: tests/cases/NAME.json, a row a line."""
     return json.loads((_STORED / f"{name}.json").read_text("utf-8"))
 
 

@@ -124,7 +124,7 @@ NOTHING = """\
 where the time goes: nothing to explain: TTFT beyond P99, and gaps beyond P99
   ITL, are longer than the median by less than 1 ms or a fifth"""
 SECTION, PAGE = (
-    (Path(__file__).parents[2] / "data" / "printed" / f"explain_{name}.txt").read_text("utf-8").rstrip("\n")
+    (Path(__file__).parent / "expected" / f"{name}.txt").read_text("utf-8").rstrip("\n")
     for name in ("section", "page")
 )
 UNKNOWN = """\
