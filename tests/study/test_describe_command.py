@@ -13,7 +13,7 @@ from loadgen import cli
 from loadgen.base.clock import SECOND_NS
 from loadgen.features.traces.trace_blocks import find_growth_reuse, number_blocks
 from loadgen.features.traces.trace_rows import Growth
-from loadgen.figures.workloads import NO_DELAY, LoadColumns, measure_reuse
+from loadgen.figures.workloads import NO_DELAY, LoadColumns, find_ks_distance, measure_reuse
 from loadgen.study.describe_command import read_load
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -107,6 +107,13 @@ def test_a_trace_is_read_whole(file: str, values: dict[str, Any], requests: int,
     assert (len(load), load.block_tokens, load.blocks is not None) == (requests, block, block > 0)
     assert load.times_ns is not None
     assert (load.find_gaps_ns() >= 0).all()
+
+
+def test_reuse_of_token_ids_is_that_of_the_trace_they_are_made_of() -> None:
+    whole, sent = read("mooncake.jsonl"), read("mooncake.jsonl", trace_format="mooncake", trace_window="0:")
+    shares = [measure_reuse(each) for each in (whole, sent)]
+    assert require(shares[0]).share == pytest.approx(require(shares[1]).share, abs=1e-9)
+    assert find_ks_distance(whole.find_gaps_ns(), sent.find_gaps_ns()) == 0
 
 
 def test_sessions_have_their_pauses_and_no_arrivals_of_requests() -> None:

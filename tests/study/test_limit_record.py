@@ -57,6 +57,14 @@ def test_a_budget_too_small_for_the_next_run_is_not_called_spent(
     assert f"ended: {says}" in limits.list_statements(record)
 
 
+def test_a_run_that_measured_nothing_has_dashes_and_its_reason() -> None:
+    died = limit_run(5, 20, 1, None, objectives=(), goodput_per_s=None, reason="the server ended")
+    died = died.model_copy(update={"standing": "fails", "verdict": ""})
+    table = limits.make_run_table(limit_record(runs=(limit_run(0, 4, 120, None), died)))
+    assert table.body[0][2:4] == ("120", "-")
+    assert table.body[1] == ("5", "20", "-", "-", "-", "-", "fails: the server ended")
+
+
 def test_doubtful_runs_are_counted_and_their_doubts_named_with_their_runs() -> None:
     late = {"verdict": "SUSPECT", "doubts": ("sends-late", "reads-late")}
     runs = (

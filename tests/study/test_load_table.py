@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -28,9 +29,19 @@ def row(**changes: Any) -> LoadRow:
     return LoadRow(**{"name": "m", "load": made, "figures": {"output_throughput": Mean(100.0)}, **changes})
 
 
+def titles(*rows: LoadRow) -> list[str]:
+    return [column.short or column.title for column in load_table.make_load_table(rows).columns]
+
+
 def drawn(rows: list[LoadRow]) -> str:
     """The rows as a terminal has them."""
     return render_passage(load_table.make_load_passage(rows))
+
+
+def test_rates_alone_have_no_column_of_concurrency() -> None:
+    rows = [row(concurrency=None, rate_per_s=rate) for rate in (1.0, math.inf)]
+    assert titles(*rows) == ["model", "asked req/s", "tok/s"]
+    assert [cells[1] for cells in load_table.make_load_table(rows).body] == ["1", "inf"]
 
 
 @loop_over(("changes", "title"), [
@@ -138,3 +149,14 @@ def test_a_throughput_that_falls_and_rises_again_has_a_word(
     assert [line.partition(" (")[0] for line in lines] == [f"throughput falls at {load}" for load in dips]
     shown = " ".join(drawn(rows).split())
     assert ("rises again" in shown) is bool(dips)
+
+
+def test_runs_at_one_load_are_one_point_of_its_curve() -> None:
+    """A search measures a load again; that one of its runs was slower is no fall with the load."""
+    rows = [
+        row(concurrency=at, figures={"output_throughput": Mean(value)})
+        for at, value in ((1, 151.0), (1, 90.0), (2, 300.0), (2, 160.0), (4, 461.0))
+    ]
+    assert load_table.find_dips(rows) == []
+    (line,) = load_table.find_dips([*rows, row(concurrency=3, figures={"output_throughput": Mean(100.0)})])
+    assert line.startswith("throughput falls at 3 at a time (230 → 100 tok/s) and rises again (461)")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from builders.comparison_samples import cell, run
-from builders.made_limits import limit_record
+from builders.made_limits import TTFT, limit_record
 from builders.required import require
 from loadgen.study import compare_command
 from loadgen.study.compare import limits
@@ -43,6 +43,19 @@ def one(*searches: StoredLimit, ask: ComparisonOptions = ASK) -> ComparedLimits:
 def judged(*searches: StoredLimit) -> Effect:
     """The effect of the second row."""
     return require(one(*searches).rows[1].effect)
+
+
+def test_the_answer_is_a_sentence_and_a_row() -> None:
+    table = one(*PAIR)
+    words = "m-FP8 serves 1.80× (1.67–1.94) the requests/s of m-BF16 at this objective"
+    assert limits.describe_limit_ratio(table, table.rows[1]) == words
+    drawn = limits.make_limit_table(table)
+    assert drawn.body == (
+        ("m-BF16", "10", "9.5 to 10.5", "1", "", "baseline"),
+        ("m-FP8", "18", "17.1 to 19", "1", "1.80× (1.67–1.94)", "more"),
+    )
+    assert drawn.notes[:2] == (words, limits.WITHIN)
+    assert limits.describe_limits(table) == f"Highest request rate at {TTFT}: 2050 in / 128 out"
 
 
 def test_repeated_searches_are_the_units_of_a_paired_test() -> None:

@@ -44,6 +44,14 @@ def test_throughput_is_per_gpu_where_every_run_knows_how_many() -> None:
     assert "vLLM's plot_pareto divides throughput by concurrency" in whole.caption
 
 
+def test_counted_lengths_are_one_curve_to_a_token_or_two() -> None:
+    runs = [
+        replace(run, load=replace(run.load, input_len=length))
+        for length, run in ((256.0, at("m", 1, 90.0, 5.0, 10.0)), (257.6, at("m", 4, 300.0, 9.0, 10.0)))
+    ]
+    assert next(iter(load_charts.plot_loads(runs))).key == "sweep-ttft-256-10"
+
+
 @pytest.mark.parametrize(("runs", "labels"), [
     pytest.param(
         [at(f"m (--max-num-seqs={n})", 8, 100.0 * n, 9.0 / n, 10.0, name=f"max-num-seqs={n}")

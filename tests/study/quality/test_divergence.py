@@ -76,6 +76,16 @@ def test_a_model_against_itself_is_equal_and_its_floor_is_zero() -> None:
     assert (quality.why, quality.doubts) == ({}, ())
 
 
+def test_perplexity_and_bits_are_of_the_text() -> None:
+    texts = [[segment((1, 2, 3), (A, A)), segment((4, 5), (B,))], [segment((1, 2, 3), (B, A))] * 2]
+    quality = judge(reference_text=texts[0], candidate_text=texts[1])
+    assert quality.perplexity == pytest.approx({"reference": 2 ** (4 / 3), "candidate": 2**1.5})
+    bits = {name: found.mean for name, found in require(quality.bits_per_byte).items()}
+    assert bits == pytest.approx({"reference": 4 / 6, "candidate": 6 / 8})
+    assert quality.why["perplexity_ratio"].startswith("the vocabularies differ: ")
+    assert quality.why["kl"] == quality.why["perplexity_ratio"]
+
+
 def test_figures_that_cannot_be_had_have_a_reason() -> None:
     whole = gather(disturb(make_chain(), 0.03))
     tops = [replace(one, top=None) for one in whole.answers]

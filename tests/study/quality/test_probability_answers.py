@@ -21,15 +21,18 @@ from loadgen.study.quality.probability_server import (
     NoProbabilities,
     ProbabilityServer,
     TokenSequence,
+    read_chat,
     read_completions,
     read_generated,
     read_generated_scores,
     read_llamacpp,
     read_prompt_scores,
+    read_text_answer,
 )
 
 PROMPTS = [(100, 200, 300), (400, 500, 600, 700)]
 SEQUENCES = [TokenSequence((100, 200, 300, 4, 5), 3), TokenSequence((400, 500, 600, 700), 2)]
+CHAT_PROMPT = (6000, 2988, 199, 40, 1513, 336, 1356, 6001, 199, 6000, 3390, 766, 774, 199)
 
 
 def answer(name: str) -> bytes:
@@ -77,6 +80,20 @@ def test_given_tokens_are_scored() -> None:
     ]
 
 
+@loop_over(
+    ("name", "ids"),
+    [
+        ("vllm-0.32/probabilities_chat", (3307, 1721, 1400, 4313, 5754)),
+        ("sglang-0.5.23/probabilities_chat", (3225, 3720, 3672, 5319, 3423)),
+    ],
+)
+def test_a_chat_has_the_ids_of_its_prompt_and_answer(name: str, ids: Any) -> None:
+    read = read_chat(answer(name), 3)
+    assert (read.prompt_ids, read.token_ids, len(read.logprobs)) == (CHAT_PROMPT, ids, 5)
+    # vLLM lists the sampled token in place of the last one.
+    assert {len(each) for each in require(read.top)} == {2}
+
+
 def completion(**choice: Any) -> bytes:
     return msgspec.json.encode({"choices": [choice]})
 
@@ -116,6 +133,21 @@ def test_scores_of_other_tokens_are_refused() -> None:
     sequences = [TokenSequence((100, 200, 300, 4, 6), 4), TokenSequence((400, 500, 600, 700), 3)]
     with pytest.raises(msgspec.DecodeError, match="other tokens"):
         read_generated_scores(answer("sglang-0.5.23/probabilities_scored"), sequences)
+
+
+@loop_over(
+    ("logprobs", "answer"),
+    [
+        ({"tokens": ["a", "bytes:\\xe4\\xb8", "é"], "token_logprobs": [-1.0, -2.0, None]},
+         (("a", None, "é"), (-1.0, -2.0, -9999.0), ((), (), ()))),
+        ({"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": [{"a": -1.0, "b": -0.5}]},
+         (("a",), (-1.0,), ((-1.0, -0.5),))),
+        ({"content": [{"token": "?", "bytes": [195], "logprob": -1.0}, {"token": "\ufffd", "logprob": -2.0}]},
+         ((None, None), (-1.0, -2.0), ((), ()))),
+    ],
+)  # fmt: skip
+def test_texts_of_tokens_are_read(logprobs: Any, answer: Any) -> None:
+    assert read_text_answer(completion(logprobs=logprobs)) == answer
 
 
 def ask(engine: str, name: str, *given: Any, **keys: Any) -> tuple[str, dict[str, Any]]:

@@ -433,6 +433,19 @@ def test_the_end_of_a_server_prints_what_was_measured(
     assert printed.err.endswith("answers 500: out of memory\n")
 
 
+def test_the_end_of_a_server_keeps_what_a_reference_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "ref.jsonl.gz"
+    with ScriptedServer(ending(3)) as up:
+        code, out, said = run(capsys, "--base-url", up.base_url, "--save", str(file))
+    assert (code, out) == (1, "")
+    assert said.endswith("out of memory; what was measured is kept: the same command goes on with it\n")
+    assert read_reference(file).segments
+    with ScriptedServer(MarkovServer(REFERENCE, "bf16")) as up:
+        assert run(capsys, "--base-url", up.base_url, "--save", str(file))[0] == 0
+
+
 def test_the_call_measures_as_the_command_does(reference: str, candidate: str, tmp_path: Path) -> None:
     few: dict[str, Any] = {"tokens": 160, "answer_tokens": 16}
     file = tmp_path / "ref.jsonl.gz"

@@ -270,6 +270,16 @@ def test_each_depth_and_concurrency_has_its_batches(capsys: pytest.CaptureFixtur
     assert out.count("pp64 @ d256 (c3): ") == 1  # as its last batch ends
 
 
+def test_contexts_that_are_not_cached_give_no_batch() -> None:
+    with VirtualServing(engine_server(*BENCH, "--no-enable-prefix-caching")) as server:
+        words = ("--base-url", server.base_url, "--depth", "256", "--concurrency", "2", *SHORT)
+        directory, rows = at_depth(*words)
+    assert [len(row["batches"]) for row in rows] == [2, 0]
+    assert rows[1]["note"].startswith("not at that depth: 0 of 256 tokens were cached")
+    report = json.loads((directory / "llama-benchy.json").read_text("utf-8"))
+    assert [each["is_context_prefill_phase"] for each in report["benchmarks"]] == [True]
+
+
 def test_contexts_are_sent_again_for_a_batch_that_is_missing() -> None:
     words = (*BENCH, "--depth", "256", "--concurrency", "2", *SHORT)
     directory, _ = at_depth(*words)

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,16 +15,20 @@ from fakes.scripted_server import closed_port
 from fakes.virtual_serving import virtual_engines
 from loadgen import cli
 from loadgen.base.errors import UsageError
+from loadgen.plan.profile import Profile
 from loadgen.report import load_identity
 from loadgen.report.run_directory import load
 from loadgen.run import session
+from loadgen.run.command.options import Options
+from loadgen.settings.validation import ServerSettings
 from loadgen.study.importers import result_sources
 from loadgen.study.series import sweep_command
 from loadgen.study.series.campaign import arms, execution
+from loadgen.study.series.grid import Variation
 from loadgen.study.series.series_store import SeriesStore
 from loadgen.study.series.sweep_command import SweepRequest
 from loadgen.study.series.time_estimate import Pace, TimeLeft
-from loadgen.study.sweep_record import SweepRecord, SweptPoint, read_points
+from loadgen.study.sweep_record import SweepPoint, SweepRecord, SweptPoint, read_points
 
 # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -357,8 +362,41 @@ def test_a_record_of_two_points_of_one_number_is_refused() -> None:
         SweepRecord.read(path.parent)
 
 
+NONE = Options()
+
+
+def starts_of(
+    *given: dict[str, Any], serve: tuple[str, ...] = (), options: Options = NONE
+) -> list[arms.Start]:
+    """The starts of points with these keys, each on a server with its flag."""
+    flags = [{"max-num-seqs": value} for value in serve] or [{}] * len(given)
+    made = tuple(
+        (SweepPoint(number=number, settings=keys, serve=flags[number]), Profile(**keys))
+        for number, keys in enumerate(given)
+    )
+    return list(sweep_command.plan_starts(SweepRequest("s", options, Variation(), made, ServerSettings())))
+
+
 def left(starts: Sequence[arms.Start], done: dict[int, float], *starts_s: float) -> TimeLeft:
     """The time of the points that are not done: the seconds of those that are, and of the starts so far."""
     every = arms.list_cells(starts)
     pace = Pace([(every[at], took_s) for at, took_s in done.items()], [("", each) for each in starts_s])
     return arms.estimate_left(pace, starts, {every[at].id for at in done})
+
+
+RATE = {"request_rate": 0.05, "num_prompts": 50}
+EACH_S = {"request_rate": 1.0, "num_prompts": 10}
+
+
+def test_a_sweeps_time_is_that_of_its_loads_and_of_the_nearest_points() -> None:
+    assert left(starts_of(RATE, {"max_concurrency": 4, "duration": 30.0}), {}) == TimeLeft(1030.0)
+    loads = [{"max_concurrency": n, "num_prompts": count} for n, count in ((1, 50), (8, 80), (16, 320))]
+    assert left(starts_of(*loads), {0: 100.0, 1: 30.0}).seconds == 60.0
+    # The same settings again, as a repeat has them, take the same time.
+    assert left(starts_of(*loads[:2], loads[0]), {0: 100.0, 1: 30.0}).seconds == 100.0
+    assert left(starts_of({"max_concurrency": 1}), {}).words == ""
+    assert left(starts_of({"max_concurrency": 1}, {**EACH_S, "num_prompts": 60}), {}).words == "at least 60 s"
+    assert (TimeLeft(0.4).words, TimeLeft(0.4, 1).words) == ("less than 1 s", "")
+    launched = starts_of(*[EACH_S] * 4, serve=("8", "16", "16", "32"))
+    assert [len(start.planned) for start in launched] == [1, 2, 1]
+    assert left(launched, {0: 10.0}, 40.0, 50.0, 90.0).seconds == 3 * 10 + 2 * 50

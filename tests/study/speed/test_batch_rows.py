@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import numpy as np
+import pytest
 
 from builders import made_runs
+from builders.loops import loop_over
 from loadgen.base.structs import replace
 from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import Result
@@ -19,6 +22,7 @@ from loadgen.study.speed.ladder_rows import (
     BatchTest,
     make_batch_row,
     make_benchy_report,
+    measure_batch,
 )
 
 MS = 1_000_000
@@ -47,7 +51,40 @@ def batch(*records: Record, backend: str = "openai") -> Result:
 SHORT = batch(
     request(0, 1000, [1200, 1250, 1300, 1400], [1, 1, 1, 1]), request(1, 1010, [1300, 1350, 1500], [1, 2, 1])
 )
+OF_LONG = {
+    "tg_tok_s": 4 / 1.5, "peak_tok_s": 4.0, "tg_each": (4 / 1.5,), "peak_each": (4.0,),
+    "ttft_ms": (200.0,), "ttfr_ms": (200.0,),
+}  # fmt: skip
 LONG = batch(request(0, 1000, [1200, 1900, 2100, 2600, 2700], [1, 1, 1, 1, 1]))
+
+
+@loop_over(
+    ("run", "test", "expected"),
+    [
+        (  # as llama-benchy 0.4.0 computes them (BenchmarkResults.add) of these arrivals, its speeds and ms
+            SHORT,
+            PAIR,
+            {
+                "pp_tok_s": 200 / 0.3, "tg_tok_s": 6 / 0.3, "peak_tok_s": 8 / 0.3,
+                "pp_each": (100 / 0.2, 100 / 0.29), "tg_each": (3 / 0.2, 3 / 0.2),
+                "peak_each": (4 / 0.2, 4 / 0.2),
+                "ttft_ms": (200.0, 290.0), "ttfr_ms": (200.0, 290.0),
+            },
+        ),
+        (LONG, BatchTest(100, 5, 400, 1), {**OF_LONG, "pp_tok_s": 500.0, "pp_each": (500.0,)}),
+        (  # of a context every token of the prompt is new
+            LONG,
+            BatchTest(100, 5, 499, 1, is_context=True),
+            {**OF_LONG, "pp_tok_s": 2500.0, "pp_each": (2500.0,)},
+        ),
+    ],
+)  # fmt: skip
+def test_a_batch_has_the_figures_of_llama_benchy(
+    run: Result, test: BatchTest, expected: dict[str, Any]
+) -> None:
+    found = measure_batch(run, test)
+    for key, value in expected.items():
+        assert getattr(found, key) == pytest.approx(value), key
 
 
 def make_rows() -> list[BatchRow]:

@@ -15,17 +15,19 @@ import pytest
 from builders import made_runs
 from builders.loops import loop_over
 from loadgen.base.structs import replace
-from loadgen.facts.run_facts import Client, Facts, Server
+from loadgen.facts.run_facts import Client, Facts, Launched, Server
 from loadgen.plan import profile
 from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import Result
 from loadgen.server.checkpoint import Checkpoint
 from loadgen.server.server_counters import ServerWindow
+from loadgen.settings.validation import ServerSettings
 from loadgen.study.speed import ladder_rows
 from loadgen.study.speed.ladder_rows import DepthRow, DepthTest, make_depth_row
 from loadgen.study.speed.speed_rows import (
     OUTPUT,
     TOTAL,
+    EngineSetting,
     SpeedRow,
 )
 from loadgen.transport.failure import Failure, FailureKind
@@ -77,6 +79,11 @@ def made(requests: Sequence[Req] = THREE, **changes: Any) -> Result:
 
 def server(engine: str = "vLLM", model: str = "org/Qwen3-8B", **changes: Any) -> Server:
     return Server(url="http://h/v1/completions", engine=engine, model=model, **changes)
+
+
+def launched(*command: str, **changes: Any) -> Launched:
+    known: dict[str, Any] = {"how": "vllm", "environment": {}, "settings": ServerSettings(), "ready_s": 1.0}
+    return Launched(command=list(command), owned="o", **(known | changes))
 
 
 def test_a_rung_is_a_row() -> None:
@@ -153,6 +160,29 @@ def test_a_model_is_named_by_its_files_and_quantized_as_it_says(
     facts: dict[str, Any], expected: tuple[str, str]
 ) -> None:
     assert ladder_rows.name_model(made(**facts).facts)[:2] == expected
+
+
+SERVE = ["vllm", "serve", "org/m", "--host", "127.0.0.1", "--port", "8000", "--served-model-name", "m"]
+EAGER = {"enforce_eager": "False"}
+
+
+@loop_over(
+    ("command", "words"),
+    [
+        (["--max-model-len", "9"], {"max_model_len": "9"} | EAGER),  # vLLM's default is written out
+        (["--enforce-eager"], {"enforce_eager": "True"}),
+        (["--enforce-eager", "--tensor-parallel-size", "2"], {"enforce_eager": "True"}),
+        (  # the pages' words come first
+            ["--max-num-seqs", "8", "--max-model-len=4096"],
+            {"max_model_len": "4096"} | EAGER | {"max_num_seqs": "8"},
+        ),
+        (["--no-enable-prefix-caching"], {"enable_prefix_caching": "False"}),
+        (["--max-model-len", "1", "--max-model-len", "2"], {"max_model_len": "2"} | EAGER),
+    ],
+)
+def test_a_setting_is_what_the_launcher_was_given(command: list[str], words: dict[str, str]) -> None:
+    found = ladder_rows.find_setting(made(launched=launched(*SERVE, *command)).facts)
+    assert found == EngineSetting.make(**words)
 
 
 PP, TG = DepthTest("pp", 2048, 4096), DepthTest("tg", 128, 4096)

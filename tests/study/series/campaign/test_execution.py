@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from builders.campaign_files import TINY, cells, facts, failures, the_directory, written
+from builders.campaign_files import TINY, cells, contents, facts, failures, the_directory, written
 from builders.serving_scripts import engine_command, launch_command
 from fakes.scripted_server import Answer, Asked, api, closed_port, stream, whole
 from fakes.virtual_serving import VirtualServing
@@ -295,6 +295,14 @@ def quietly(path: Path, *words: str) -> int:
     return campaign(path, "--quiet", *words)
 
 
+def test_only_some_checkpoints_now_and_the_others_later(tmp_path: Path) -> None:
+    path = written(tmp_path, *AB, repeats=1)
+    assert quietly(path, "--only", "B") == 0
+    assert cells(the_directory()) == ["r0-B-embedded-tiny"]
+    assert cli.main(["campaign", "--quiet", "--resume", str(the_directory())]) == 0  # the file is known
+    assert cells(the_directory()) == ["r0-A-embedded-tiny", "r0-B-embedded-tiny"]
+
+
 def test_failed_cells_stay_until_they_are_asked_for_once_more(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -309,6 +317,19 @@ def test_failed_cells_stay_until_they_are_asked_for_once_more(
     assert quietly(written(tmp_path, *AB, repeats=1), "--resume", "--retry-failed") == 0
     assert failures(place) == {}
     assert cells(place) == ["r0-A-embedded-tiny", "r0-B-embedded-tiny"]
+
+
+def test_what_is_left_of_a_preview_is_estimated_from_what_is_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert quietly(written(tmp_path, AB[0], repeats=1)) == 0
+    before = contents(the_directory())
+    path = written(tmp_path, *AB, repeats=3)
+    assert cli.main(["campaign", str(path), "--resume", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "1 are done, 5 are left" in out
+    assert re.search(r"estimated time: (less than|about) \d+ s\n", out)  # as long as the first one took
+    assert contents(the_directory()) == before
 
 
 def planned(name: str = "A") -> Planned:

@@ -11,6 +11,7 @@ import pytest
 from builders.loops import loop_over
 from builders.made_limits import limit_run, speed_run
 from builders.made_runs import run
+from loadgen.facts.run_facts import Client
 from loadgen.figures.objectives import Objective, ObjectiveEvidence
 from loadgen.server.server_counters import ServerLatency, ServerSample, ServerWindow
 from loadgen.study.limit_record import LimitEstimate, LimitRun
@@ -19,6 +20,7 @@ from loadgen.study.series.limit.limit_search import (
     estimate_power,
     find_bottleneck,
     make_answer,
+    measure_headroom,
 )
 from loadgen.study.series.limit.search import Search, Trial
 
@@ -58,6 +60,14 @@ def test_the_figures_of_the_server_name_the_cause(
     objective: Objective, counters: ServerWindow | None, cause: str
 ) -> None:
     assert find_bottleneck(run(window=counters), objective)[0] == cause
+
+
+def test_headroom_without_a_self_test_is_by_the_busiest_cpu() -> None:
+    client = Client(
+        transport="wire", cpu_s=1.0, wall_s=2.0, clock_step_ms=0.0, late_bodies=0, backlog_bytes=0,
+        busiest_cpu_s=0.5,
+    )  # fmt: skip
+    assert measure_headroom(run(client=client)) == {"headroom": 4.0, "headroom_at_least": False}
 
 
 LIMIT = LimitEstimate(value=40, low=36, high=44)

@@ -30,7 +30,8 @@ from loadgen.run.session import Session
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.limit_record import LimitRecord, LimitRun, SearchEnd
 from loadgen.study.series.limit import limit_command, limit_search
-from loadgen.study.series.limit.limit_search import LimitSearch, make_entry, make_trial
+from loadgen.study.series.limit.limit_search import LimitSearch, make_entry, make_trial, set_load
+from loadgen.study.series.limit.search import NextRun
 from loadgen.study.series.point_runs import MeasuredPoint, PointServers
 from loadgen.study.series.series_store import SeriesStore
 
@@ -189,6 +190,12 @@ def test_a_search_that_the_client_limited_points_to_the_client(
     record = ASKED.model_copy(update={"runs": (limited,), "lowest_failing": lowest_failing})
     cause = limit_search._find_cause(record, end, OBJECTIVES, tmp_path)
     assert (cause["bottleneck"], cause["evidence"]) == ("client", "late")
+
+
+def test_a_rate_is_searched_for_without_the_cap_of_its_workload() -> None:
+    capped = Profile(name="capped", input_len=8, output_len=4, request_rate=2.0, max_concurrency=4)
+    made = set_load(capped, "rate", NextRun(16.0, 60.0))
+    assert (made.request_rate, made.max_concurrency, made.duration) == (16.0, None, 60.0)
 
 
 STOPPED = Client(transport="wire", cpu_s=1.0, wall_s=2.0, stopped_s=9.0)
