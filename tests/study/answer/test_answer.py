@@ -398,7 +398,7 @@ ALIKE = answers([128, 128, 128])
     ("mean_e2el_ms", answers([128, 128, 128]), ""),
     ("mean_e2el_ms", answers([122, 122, 122]), "122 tokens per response, baseline 128"),
     ("p95_e2el_ms", answers([122, 122, 122]), "122 tokens per response"),
-    ("request_throughput", answers([122, 122, 122]), "is of whole answers"),
+    ("request_throughput", answers([122, 122, 122]), "is of whole outputs"),
     ("mean_e2el_ms", answers([122]), "122 tokens per response"),
     ("mean_e2el_ms", answers([110, 130, 136]), ""),  # they vary by as much from run to run
     ("output_throughput", answers([122, 122, 122]), ""),

@@ -204,7 +204,7 @@ CHOICES = {
         ("121.6 tokens per response", "TPOT is not"), ("take", "by ,"),
     ),
     "answers 5 % shorter, and faster too": Choice(
-        [*shorter("A", 1), *shorter("B", 0.95, 1.5)], "undecided", ("B", "A"), ("per answer",), ("take",),
+        [*shorter("A", 1), *shorter("B", 0.95, 1.5)], "undecided", ("B", "A"), ("per response",), ("take",),
     ),
     "answers as long, by E2EL": Choice(
         [*shorter("A", 1), *shorter("B", 1, 1.5)], "take", ("B",), ("1.50 × as fast as A",),
