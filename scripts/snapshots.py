@@ -488,9 +488,8 @@ GROUPS: dict[str, tuple[str, Callable[[Snapshots, Sequence[Path]], None]]] = {
 
 
 def leave_out(folder: str, names: list[str]) -> set[str]:
-    """What of a folder is not copied: what this script stored, tables of tests, what Python leaves."""
-    of_tests = {STORED, STORED.with_name("cases")}
-    return {name for name in names if name == "__pycache__" or Path(folder, name) in of_tests}
+    """What of a folder is not copied: what this script stored, and what Python leaves."""
+    return {name for name in names if name == "__pycache__" or Path(folder, name) == STORED}
 
 
 def find_places(folders: Iterable[Path]) -> dict[str, list[Path]]:
