@@ -262,7 +262,7 @@ def test_a_client_that_held_no_load_is_beyond_its_capacity() -> None:
     known = measured(0, capacity_streams=0)
     case = run(calibration=known)
     said = beyond_capacity.find(case) or ""
-    assert said.endswith("messages/s; no load of the self-test had a P99 gap error under 5 %")
+    assert said.endswith("chunks/s; no load of the self-test had a P99 gap error under 5 %")
     assert headroom.find(case) is None
     assert (known.headroom(100.0), known.headroom(0.0)) == (0.0, float("inf"))
     assert capacity.make_transport_passage(known, "").facts[0] == (
