@@ -11,11 +11,11 @@ from builders.lint import CLIENT, TESTS
 
 # What was measured when it was last lowered. A change that needs more takes as much away elsewhere.
 CEILINGS = {
-    "lines of loadgen/": 95_841,
-    "modules of loadgen/": 400,
-    "functions of loadgen/": 5_592,
+    "lines of loadgen/": 95_535,
+    "modules of loadgen/": 399,
+    "functions of loadgen/": 5_565,
     "classes of loadgen/": 910,
-    "lines of tests/": 93_355,
+    "lines of tests/": 86_068,
 }
 SLACK = 0.01  # the share below its ceiling from which on a number is worth writing down
 
