@@ -15,7 +15,7 @@ CEILINGS = {
     "modules of loadgen/": 399,
     "functions of loadgen/": 5_565,
     "classes of loadgen/": 910,
-    "lines of tests/": 86_068,
+    "lines of tests/": 85_999,
 }
 SLACK = 0.01  # the share below its ceiling from which on a number is worth writing down
 

@@ -1,9 +1,11 @@
-"""Clients: each file's figures stand under the key whose definition they meet, or nowhere."""
+"""Clients: figures of files and printed tables stand under the key whose definition they meet, or nowhere."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,16 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
+from loadgen.features.roofline import machines
 from loadgen.report.result_block import LAYOUTS, render_block
 from loadgen.study.audit.findings import audit_runs
+from loadgen.study.compare.comparison import compare_runs
+from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.clients import aiperf_exports, guidellm_reports, vllm_files
-from loadgen.study.importers.pasted import pasted_pages
+from loadgen.study.importers.pasted import pasted_pages, pasted_tables
 from loadgen.study.run_summary import Reported
+from loadgen.verdict.verdict import Level
 
 RESULTS = Path(__file__).parents[2] / "data" / "results"
 VLLM: dict[str, Any] = json.loads((RESULTS / "vllm_bench_serve.json").read_text("utf-8"))
@@ -192,3 +198,89 @@ def test_failures_are_found_wherever_a_client_writes_them(client: Any, document:
     (audited,) = audit_runs([only(client.read_runs(document, "f"))], None, None)
     (failures,) = [each for each in audited.findings if each.rule.code == "many-failures"]
     assert failures.evidence.endswith("requests failed (50 %)")
+
+
+PRINTED = Path(__file__).parents[2] / "data/printed"
+# As 0.2 prints it, whose latency of requests is in seconds under a title of ms.
+TWO = (PRINTED / "guidellm_0.2.txt").read_text("utf-8")
+# As 0.4 and later do.
+THREE = (PRINTED / "guidellm_0.4.txt").read_text("utf-8")
+
+
+def read_table(text: str) -> list[dict[str, object]]:
+    runs = guidellm_reports.read_report(text, Path("x.txt"))
+    assert all(run.told_by == guidellm_reports.GUIDELLM.name for run in runs)
+    return [
+        {"name": run.name, "load": run.load.name, "limit": run.load.max_concurrency,
+         "rate": run.load.request_rate_per_s, **run.figures}
+        for run in runs
+    ]  # fmt: skip
+
+
+def test_two_reports_are_not_repeats_of_one_another(tmp_path: Path) -> None:
+    (tmp_path / "x.md").write_text(THREE + "\nwith another router\n" + THREE, "utf-8")
+    runs = result_sources.read_sources([str(tmp_path / "x.md")]).reported
+    assert [(run.load.name, run.unread["report"]) for run in runs] == [
+        ("concurrent, row 1", "1"), ("concurrent, row 2", "1"),
+        ("concurrent, row 1", "2"), ("concurrent, row 2", "2"),
+    ]  # fmt: skip
+    assert len({run.source for run in runs}) == 4
+
+
+@loop_over("text", [TWO, THREE])
+@loop_over("number", ["nan", "inf", "-inf", "1e400", "-1", "9" * 400])
+def test_a_number_that_no_measurement_gives_ends_no_reader(text: str, number: str) -> None:
+    for runs in (
+        read_table(re.sub(r"(?<=\|) *[\d.]+(?=\||\n| +\|)", number, text)),
+        read_table(re.sub("@0.69", f"@{number}", text)),
+    ):
+        assert {run["limit"] for run in runs} <= {1, None}
+
+
+PAGES = Path(__file__).parent / "pages"
+BENCH, BENCHY = ((PAGES / f"{name}.md").read_text("utf-8") for name in ("llama_bench", "llama_benchy"))
+
+
+def read_page(page: str) -> list[Reported]:
+    return pasted_tables.read_tables(page, Path("page.md"))[0]
+
+
+def test_prefill_and_decoding_of_an_honest_page_are_valid() -> None:
+    prefilled, decoded = audit_runs(read_page(BENCHY), machines.find_machine("dgx-spark"), None)
+    assert (prefilled.level, decoded.level) == (Level.VALID, Level.VALID)
+    assert prefilled.roofline == pytest.approx(0.30, abs=0.01)  # of the arithmetic
+    assert decoded.roofline == pytest.approx(0.82, abs=0.01)  # of the memory
+    assert [one.unchecked for one in (prefilled, decoded)] == [("relations",)] * 2
+
+
+def test_prefill_decoding_and_depths_are_never_one_mean() -> None:
+    tables_made = compare_runs(read_page(BENCH), ComparisonOptions())
+    assert len(tables_made) == 4
+    lines = [line.summaries for table in tables_made for line in table.lines]
+    speeds = [line.get("prefill_throughput") or line["decode_throughput"] for line in lines]
+    assert [speed.mean for speed in speeds] == [3120.44, 45.2, 2710.02, 41.83]
+
+
+@loop_over(
+    ("text", "why"),
+    [
+        ("request_performance:\n" + "a: 1\n" * 220_000, "has more than 1 MiB of YAML: give it in parts, or"),
+        ("request_performance: " + "[" * 9000, "is damaged: maximum recursion depth"),
+        ("request_performance:\n  - a: {]", "is not valid YAML: while parsing a flow node"),
+        ("request_performance: !!python/object:os.x {}", "could not determine a constructor"),
+        ("results:\n  request_performance:\n    aggregate:\n      latency:\n        x: 1\n",
+         "has no figures"),
+        ("request_performance: 1\n", "has no known results"),
+    ],
+)  # fmt: skip
+def test_a_broken_report_is_one_line(text: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "br.yaml").write_text(text, "utf-8")
+    with pytest.raises(UsageError, match=why) as refused:
+        result_sources.read_sources([str(tmp_path / "br.yaml")])
+    assert "\n" not in str(refused.value)
+
+
+def test_without_the_library_of_yaml_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(UsageError, match="is YAML, which needs the compare extra"):
+        result_sources.read_sources([str(RESULTS / "llm_d_0.2.1.yaml")])

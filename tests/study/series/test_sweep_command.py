@@ -21,6 +21,7 @@ from loadgen.report.run_directory import load
 from loadgen.run import session
 from loadgen.run.command.options import Options
 from loadgen.settings.validation import ServerSettings
+from loadgen.study import sweep_record
 from loadgen.study.importers import result_sources
 from loadgen.study.series import sweep_command
 from loadgen.study.series.campaign import arms, execution
@@ -400,3 +401,17 @@ def test_a_sweeps_time_is_that_of_its_loads_and_of_the_nearest_points() -> None:
     launched = starts_of(*[EACH_S] * 4, serve=("8", "16", "16", "32"))
     assert [len(start.planned) for start in launched] == [1, 2, 1]
     assert left(launched, {0: 10.0}, 40.0, 50.0, 90.0).seconds == 3 * 10 + 2 * 50
+
+
+def test_points_that_are_not_done_are_listed_with_their_reasons() -> None:
+    points = (
+        SweptPoint({"max_concurrency": 1}, 0, "done"),
+        SweptPoint({"max_concurrency": 8}, 0, "saturated", "TTFT rises"),
+        SweptPoint({"input_len": 512}, 0, "failed", "out of\nmemory", serve={"max-num-seqs": "8"}),
+        SweptPoint({"max_concurrency": 16}, 1, "planned"),
+    )
+    assert sweep_record.list_unfinished(points) == [
+        "concurrency=8: ended early, saturated: TTFT rises",
+        "max-num-seqs=8 input_len=512: failed: out of memory",
+        "concurrency=16 repeat 1: not measured",
+    ]
