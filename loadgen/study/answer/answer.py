@@ -241,7 +241,7 @@ def fill_columns(
     fill("steps", "× by steps", partial(_read_split, "steps", baseline))
     fill("drafts", "× by drafts", partial(_read_split, "drafts", baseline))
     fill("kl", "KL", partial(_read_quality, "kl"), 6, better=False)
-    fill("agreement", "same first, %", partial(_read_quality, "agreement"), 1, scale=100)
+    fill("agreement", "top-1, %", partial(_read_quality, "agreement"), 1, scale=100)
     memory = average(lambda run: read_figure(run, "memory_bytes"), "no memory was measured")
     fill("memory", "GiB", memory, scale=1 / GIB)
     fill("kv_tokens", "KV tokens", average(_read_kv_tokens, _NO_KV), 0)

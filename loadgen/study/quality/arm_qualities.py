@@ -124,14 +124,14 @@ def describe_quality(quality: Quality, margin: float) -> str:
     elif quality.same_answers is not None:
         parts = [f"{format_spread(quality.same_answers, 100)} % of greedy answers the same"]
     if quality.agreement is not None:
-        parts.append(f"{format_spread(quality.agreement, 100)} % of first choices the same")
+        parts.append(f"{format_spread(quality.agreement, 100)} % top-1 agreement")
     return "; ".join([*parts, *([] if verdict is None else [verdict.text])])
 
 
 _COLUMNS = {key: (title, scale) for key, (title, scale) in FIGURES.items() if title}
 _CELLS = [key for key in FIGURES if key != "bits_per_byte"]  # of which there are two
 _LEGEND = (
-    "KL divergence in nats a token, the same first choice in % of a text's tokens, or of greedy answers', "
+    "KL divergence in nats a token, top-1 agreement in % of a text's tokens, or of greedy responses', "
     "perplexity × the reference's; ± half of the 95 % interval"
 )
 

@@ -103,7 +103,7 @@ class Quality(BaseModel, extra="forbid", frozen=True):
 FIGURES = {
     "kl": ("KL", 1.0),
     "noise_floor": ("", 1.0),
-    "agreement": ("same first %", 100.0),
+    "agreement": ("top-1 %", 100.0),
     "same_answers": ("same answers %", 100.0),
     "perplexity_ratio": ("perplexity", 1.0),
     "bits_per_byte": ("", 1.0),

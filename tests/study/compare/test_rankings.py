@@ -62,7 +62,7 @@ ALL = compared(BASE, rows("fp8", FAST, NEAR), rows("nvfp4", FAST, BROAD), rows("
 def test_the_table_has_each_row_once_with_verdict_and_why() -> None:
     table = require(make_quality_passage(list_qualities([*ALL, *ALL], ())).table)
     assert [column.title for column in table.columns] == [
-        "checkpoint", "KL", "same first %", "perplexity", "verdict",
+        "checkpoint", "KL", "top-1 %", "perplexity", "verdict",
     ]  # fmt: skip
     assert table.body == (
         ("bf16", "-", "-", "-", "-"),
@@ -79,7 +79,7 @@ def test_the_table_has_each_row_once_with_verdict_and_why() -> None:
         "for 6 bits (llama.cpp's q6_K: 0.0021 to 0.0055) and 4 bits (llama.cpp's q4_K_M: 0.013 to 0.031)",
         "int2: different by more than 0.01 nats a token, 20,000 tokens of 1,250 answers; KL usual for 2 bits "
         "(llama.cpp's q2_K: 0.11 to 0.45)",
-        "int2: no same first %: it reports no first choices",
+        "int2: no top-1 %: it reports no first choices",
         "int2: odd",
         "usual KL: of Llama 2 7B and Llama 3 8B to 16 bits (docs/quality.md)",
     )
