@@ -84,7 +84,7 @@ def test_the_ladder_climbs_in_ids_and_notes_what_does_not_fit(
     assert all(float(row["speed_tok_s"]) > 0 for row in table[:3])
     assert table[3]["speed_tok_s"] == "-"
     assert table[3]["note"] == "needs 16416 tokens, the context limit is 8192"
-    assert {path.suffix for path in directory.glob("ladder.*")} == {".csv", ".html", ".rst", ".md", ".json"}
+    assert {path.suffix for path in directory.glob("ladder.*")} >= {".csv", ".html", ".rst", ".md", ".json"}
     assert "skip_tokenizer_init=True" in finished.out
     assert leftovers == []
 
