@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.loops import loop_over, loop_over_named
+from builders.loops import loop_over, loop_over_named, read_tables
 from builders.only_run import stored
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream, whole
 from loadgen import cli
@@ -25,13 +25,10 @@ from loadgen.run.live_display import choose_display
 from loadgen.server.exchange import ControlAnswer, ServerAddress
 from loadgen.settings.telemetry_settings import check_power_url
 
+TABLES = read_tables("power_urls")
 S = 1_000_000_000
 NODE = "http://node:9400"
 ENERGY: Key = ("energy_j", "GPU 0 of a")
-GIVE = (
-    "give the URL of DCGM's exporter (port 9400), node_exporter (port 9100), AMD's device-metrics-exporter "
-    "(port 5000)"
-)
 WATTS = {"a": 100.0, "b": 300.0}
 
 
@@ -56,11 +53,6 @@ def rapl(joules: float) -> str:
         f'node_rapl_package_joules_total{{{zone}-mmio:0"}} {joules}\n'
         f'node_rapl_dram_joules_total{{{zone}:0:1"}} {joules / 4}\nnode_cpu_seconds_total{{cpu="0"}} 1\n'
     )
-
-
-def amd(name: str, value: float, gpu: int = 0, more: str = "") -> str:
-    labels = f'gpu_id="{gpu}",card_model="Instinct MI300X",serial_number="SN-{gpu}",hostname="b"{more}'
-    return f"{name}{{{labels}}} {value}\n"
 
 
 class Exporters:
@@ -95,88 +87,16 @@ LEVELS: dict[Key, float] = {
     ("memory_mhz", "GPU 0 of a"): 405,
     ("temperature_c", "GPU 0 of a"): 31,
 }
-INSTANCES = "".join(
-    f'DCGM_FI_DEV_POWER_USAGE{{gpu="0",UUID="GPU-x",GPU_I_ID="{n}",Hostname="a"}} {watts}\n'
-    for n, watts in ((3, 52.636), (4, 52.636), (5, 52.746))
-)
 
 
-@loop_over_named(
-    ("texts", "values"),
-    {
-        "DCGM": ((dcgm(100), dcgm(130)), {**LEVELS, ("energy_j", "GPU 0 of a"): 30.0}),
-        "a counter that was not updated": ((dcgm(100), dcgm(100)), LEVELS),
-        "two machines": (
-            (dcgm(1) + dcgm(5, 1) + dcgm(7, 0, "b"), dcgm(2) + dcgm(7, 1) + dcgm(10, 0, "b")),
-            {
-                **{
-                    (what, where): value
-                    for what, value in ((k[0], v) for k, v in LEVELS.items())
-                    for where in ("GPU 0 of a", "GPU 1 of a", "GPU 0 of b")
-                },
-                ("energy_j", "GPU 0 of a"): 1.0,
-                ("energy_j", "GPU 1 of a"): 2.0,
-                ("energy_j", "GPU 0 of b"): 3.0,
-            },
-        ),
-        "MIG repeats the board's power": ((INSTANCES,), {("power_w", "GPU 0 of a"): 52.746}),
-        "an old exporter, which names no machine": (
-            ('DCGM_FI_DEV_POWER_USAGE{gpu="0", UUID="GPU-8c", device="nvidia0"} 70\n',),
-            {("power_w", "GPU 0 of node"): 70.0},
-        ),
-        "values that there are not": (
-            (
-                'DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-8",Hostname="a"} 70\n'
-                'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{UUID="GPU-8",Hostname="a"} 9223372036854775794\n'
-                'DCGM_FI_DEV_SM_CLOCK{gpu="0",UUID="GPU-8",Hostname="a"} 2147483634\n'
-                'DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-8",Hostname="a"} 0\n',
-            ),
-            {("power_w", "GPU 0 of a"): 70.0},
-        ),
-        "RAPL: packages and memory, once": (
-            (rapl(100), rapl(140)),
-            {("package_j", "CPU package 0 of node"): 40.0, ("package_j", "CPU memory 0 of node"): 10.0},
-        ),
-        "an old node_exporter": (
-            (
-                'node_rapl_package_joules_total{index="0"} 5\n',
-                'node_rapl_package_joules_total{index="0"} 7\n',
-            ),
-            {("package_j", "CPU package 0 of node"): 2.0},
-        ),
-        "AMD": (
-            (
-                amd("gpu_energy_consumed", 1.4e17) + amd("gpu_package_power", 748),
-                amd("gpu_energy_consumed", 1.4e17 + 3.2e9)
-                + amd("gpu_package_power", 748)
-                + amd("gpu_junction_temperature", 76)
-                + amd("gpu_clock", 1533, 0, ',clock_type="GPU_CLOCK_TYPE_SYSTEM",clock_index="0"')
-                + amd("gpu_clock", 1600, 0, ',clock_type="GPU_CLOCK_TYPE_SYSTEM",clock_index="1"')
-                + amd("gpu_clock", 1292, 0, ',clock_type="GPU_CLOCK_TYPE_MEMORY",clock_index="8"')
-                + amd("gpu_clock", 900, 0, ',clock_type="GPU_CLOCK_TYPE_VIDEO",clock_index="2"'),
-            ),
-            {
-                ("energy_j", "GPU 0 of b"): 3200.0,
-                ("temperature_c", "GPU 0 of b"): 76.0,
-                ("sm_mhz", "GPU 0 of b"): 1600.0,
-                ("memory_mhz", "GPU 0 of b"): 1292.0,
-            },
-        ),
-        "AMD's operator, and a card without a counter": (
-            (
-                amd("amd_gpu_average_package_power", 94)
-                + amd("amd_gpu_package_power", 65535)
-                + amd("amd_gpu_energy_consumed", 0)
-                + amd("amd_gpu_power_usage", 90),
-            ),
-            {("power_w", "GPU 0 of b"): 94.0},
-        ),
-    },
-)
-def test_an_exposition_is_read_by_its_names(texts: Sequence[str], values: dict[Key, float]) -> None:
+@loop_over_named(("texts", "levels"), TABLES["expositions"])
+def test_an_exposition_is_read_by_its_names(
+    texts: Sequence[str], levels: dict[str, dict[str, float]]
+) -> None:
     reading = second(*texts)
+    values = {(what, where): value for where, found in levels.items() for what, value in found.items()}
     assert reading.values == pytest.approx(values)
-    assert (reading.missing, set(reading.sources) >= {where for _, where in values}) == ((), True)
+    assert (reading.missing, set(reading.sources) >= set(levels)) == ((), True)
 
 
 @loop_over_named(
@@ -195,49 +115,22 @@ def test_a_fall_of_rapl_is_a_wrap(counted: Sequence[float], totals: Sequence[flo
 
 
 def test_a_fall_of_a_gpu_s_counter_is_a_reset() -> None:
-    exporters, key = Exporters(dcgm(100), dcgm(200), dcgm(5)), ENERGY
-    assert [exporters.read(at).values.get(key) for at in (1, 2, 3)] == [None, 100.0, -95.0]
+    exporters = Exporters(dcgm(100), dcgm(200), dcgm(5))
+    assert [exporters.read(at).values.get(ENERGY) for at in (1, 2, 3)] == [None, 100.0, -95.0]
 
 
-@loop_over(
-    ("text", "held"),
-    [
-        (INSTANCES, None),
-        ('DCGM_FI_DEV_CLOCKS_EVENT_REASONS{gpu="0",UUID="GPU-x"} 0\n', ()),
-        ('DCGM_FI_DEV_CLOCKS_EVENT_REASONS{gpu="0",UUID="GPU-x"} 1\n', ()),  # idle
-        (
-            'DCGM_FI_DEV_CLOCK_THROTTLE_REASONS{gpu="0",UUID="GPU-x"} 196\n',
-            ("power limit", "hardware thermal slowdown", "power brake"),
-        ),
-        (
-            'gpu_violation_ppt_residency_percentage{gpu_id="0"} 12\n'
-            'gpu_violation_hbm_thermal_residency_percentage{gpu_id="0"} 1\n'
-            'gpu_violation_vr_thermal_residency_percentage{gpu_id="0"} 0\n',
-            ("power limit", "thermal slowdown of the memory"),
-        ),
-    ],
-)
-def test_what_slows_a_gpu_has_nvml_s_words(text: str, held: tuple[str, ...] | None) -> None:
+@loop_over(("text", "held"), TABLES["held back"])
+def test_what_slows_a_gpu_has_nvml_s_words(text: str, held: list[str] | None) -> None:
     power = 'DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-x"} 70\ngpu_package_power{gpu_id="0"} 70\n'
     found = Exporters(power + text).read(1).held_back
     assert found == (None if held is None else tuple(("GPU 0 of node", why) for why in held))
 
 
-@loop_over(
-    ("url", "own", "places"),
-    [
-        (NODE, (), {"GPU 0 of a", "GPU 1 of a", "CPU package 0 of node", "CPU memory 0 of node"}),
-        (NODE, ("GPU-a0",), {"GPU 1 of a", "CPU package 0 of node", "CPU memory 0 of node"}),
-        # A zone of RAPL is called the same on all machines.
-        (NODE, ("/sys/class/powercap/intel-rapl:0",),
-         {"GPU 0 of a", "GPU 1 of a", "CPU package 0 of node", "CPU memory 0 of node"}),
-        ("http://localhost:9100", ("/sys/class/powercap/intel-rapl:0", "GPU-a0", "GPU-a1"), {"CPU memory 0"}),
-    ],
-)  # fmt: skip
+@loop_over(("url", "own", "places"), TABLES["own"])
 def test_what_this_machine_reads_itself_is_not_counted_twice(
-    url: str, own: Sequence[str], places: set[str]
+    url: str, own: Sequence[str], places: list[str]
 ) -> None:
-    assert set(second(dcgm(1) + dcgm(1, 1) + rapl(4), url=url, own=own).sources) == places
+    assert sorted(second(dcgm(1) + dcgm(1, 1) + rapl(4), url=url, own=own).sources) == places
 
 
 def test_one_name_of_two_gpus_is_told_apart_by_their_uuids() -> None:
@@ -250,7 +143,7 @@ def test_exporters_are_asked_once_a_second_and_levels_are_kept() -> None:
     exporters = Exporters(dcgm(100), dcgm(130))
     first, again, later = (exporters.read(at) for at in (1, 1.5, 2))
     assert (first.values, again.values) == (LEVELS, LEVELS)
-    assert later.values == {**LEVELS, ("energy_j", "GPU 0 of a"): 30.0}
+    assert later.values == {**LEVELS, ENERGY: 30.0}
     assert exporters.read(2.5).values == LEVELS
     assert len(exporters.paths) == 2
 
@@ -282,22 +175,7 @@ def test_its_state_is_clocks_heat_and_what_slows_it() -> None:
 @loop_over(
     ("text", "why"),
     [
-        ("", "is empty"),
-        ("<html>", "is HTML, not Prometheus text"),
-        ('{"a": 1}', "is JSON, not Prometheus text"),
-        ("DCGM_FI_DEV_POWER_USAGE 1\nDCGM_FI_DEV_POW", "is cut off in 'DCGM_FI_DEV_POW'"),
-        ("# only words\n", f"has no power or energy, no metric: {GIVE}"),
-        (
-            'vllm:num_requests_running{a="b"} 0\nup 1\n',
-            f"has no power or energy, only vllm:num_requests_running, up: {GIVE}",
-        ),
-        ('node_cpu_seconds_total{cpu="0"} 1\n', "is node_exporter without power or energy: it has no "
-         "node_rapl_package_joules_total: only root may read RAPL, so run it as root"),
-        ('DCGM_FI_DEV_SM_CLOCK{gpu="0",UUID="GPU-x"} 210\n',
-         "is DCGM's exporter without power or energy: add "
-         "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION to its counters (-f FILE.csv)"),
-        ('DCGM_FI_DEV_POWER_USAGE{gpu="0" 70\n', "has a malformed line"),
-        ('DCGM_FI_DEV_POWER_USAGE{gpu="0"} hot\n', "has a malformed line"),
+        *TABLES["no power"],
         (f'DCGM_FI_DEV_POWER_USAGE{{gpu="{"0" * 3000}"}} 1\n', "has a line of 3033 characters: "
          f"'DCGM_FI_DEV_POWER_USAGE{{gpu=\"{'0' * 31}'"),
         ("".join(f'DCGM_FI_DEV_POWER_USAGE{{gpu="{n}",UUID="{n}"}} 1\n' for n in range(1025)),
