@@ -21,11 +21,23 @@ from loadgen.study.audit.findings import CHECKS, RunFindings, audit_runs
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources, read_sources
 from loadgen.study.run_summary import Reported
-from study.audit.test_published import grave
+from study.audit.test_findings import grave
 
 PAGE = PUBLISHED / "jetson_thor_serving.md"
 DOCS = Path(__file__).parents[3] / "docs" / "audit.md"
 THOR = ["--hardware", "jetson-thor"]
+SPEEDS = PUBLISHED / "rtx_pro_6000_speed.csv"
+HUGE = """| Model | GPU | Concurrency | Output tok/s | TPOT (ms) |
+|---|---|---|---|---|
+| Qwen3-235B-A22B | H100 | 8 | 100 | 79 |
+| Qwen3-235B-A22B | 8 x H100 | 8 | 100 | 79 |
+| Qwen3-8B | H100 | 8 | 100 | 79 |
+| Qwen3-8B | RTX 9090 | 8 | 100 | 79 |
+"""
+SPEEDY = """| Model | Concurrency | Output tok/s | TPOT (ms) |
+|---|---|---|---|
+| Qwen3-8B | 1 | 100000 | 0.01 |
+"""
 
 
 def not_a_number(word: str) -> Any:
@@ -67,29 +79,41 @@ def test_a_report_s_own_verdict_is_kept_where_it_is_graver(
     assert ("its report's verdict" in shown([audited])) == audited.by_its_report
 
 
-def test_a_page_of_unchecked_rows_ends_with_what_to_pass_once(capsys: pytest.CaptureFixture[str]) -> None:
-    page = PUBLISHED / "rtx_pro_6000_speed.csv"
-    assert cli.main(["audit", str(page), "--strict"]) == 0
-    said = unfold(capsys.readouterr().out)
-    assert "8 runs: 8 UNCHECKED;" in said
-    for words in ("pass --hardware KEY", "loadgen audit PLACE --hardware h20-96gb --model-config"):
-        assert said.count(words) == 1
-
-
-def test_explain_has_condition_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["audit", str(PAGE), *THOR, "--explain"]) == 0
-    said = unfold(capsys.readouterr().out)
+@loop_over(
+    ("words", "code", "said"),
+    [
+        ([PAGE, "--strict"], 0, "no roofline for 16 runs: no machine is named: pass --hardware KEY"),
+        ([PAGE, *THOR, "--strict"], 3, "16 runs: 2 INVALID, 12 SUSPECT, 2 VALID"),
+        ([PAGE, *THOR, "--explain"], 0, "weights of 2 runs: Qwen3-8B-GGUF: computed from the config"),
+        ([SPEEDS, "--strict"], 0, "8 runs: 8 UNCHECKED;"),
+        ([SPEEDS], 0, "loadgen audit PLACE --hardware h20-96gb --model-config"),
+        ([HUGE], 0, "Qwen3-235B-A22B has 470 GB of weights, H100 SXM 80GB has 80 GB of memory"),
+        ([HUGE], 0, "4 runs: 1 INVALID,"),
+        ([HUGE], 0, "RTX 9090 is no machine of the table"),
+        ([SPEEDY, *THOR], 0, " 1e+05 - 0.01 >999× INVALID beyond-roofline"),
+    ],
+)
+def test_what_is_printed_fits_a_terminal(
+    words: list[Any],
+    code: int,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place, *flags = words
+    page = place if isinstance(place, str) else place.read_text("utf-8")
+    Path(f"page{'.csv' if place is SPEEDS else '.md'}").write_text(page, "utf-8")
+    assert cli.main(["audit", ".", *flags]) == code
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    printed = unfold(printed)
+    assert printed.count(said) == 1
     for check in CHECKS:
-        found = f" {check.code} " in said
-        assert (f"condition {check.condition}" in said, f"remedy {check.remedy}" in said) == (found, found)
-    assert "weights of 2 runs: Qwen3-8B-GGUF: computed from the config" in said
-
-
-def test_strict_is_for_what_is_invalid(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["audit", str(PAGE), *THOR, "--strict"]) == 3
-    assert cli.main(["audit", str(PAGE), "--strict"]) == 0
-    said = unfold(capsys.readouterr().out)
-    assert "no roofline for 16 runs: no machine is named: pass --hardware KEY" in said
+        found = f" {check.code} " in printed and "--explain" in flags
+        told = (f"condition {check.condition}" in printed, f"remedy {check.remedy}" in printed)
+        assert told == (found, found)
 
 
 def test_the_json_has_every_run_and_no_number_that_json_has_not(capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,18 +162,6 @@ def test_a_wrong_flag_is_found_before_anything_is_read(
     for verb in ("audit", "compare"):
         assert cli.main([verb, str(PAGE), "--hardware", "foo"]) == UsageError.exit_code
     assert capsys.readouterr().err.count("--hardware foo: unknown") == 2
-
-
-def test_a_page_that_is_cut_is_read_as_far_as_it_goes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole = PAGE.read_text("utf-8")
-    cut = tmp_path / "cut.md"
-    cut.write_text(whole[: whole.index("Mean TPOT", whole.index("GPTQ-Int4"))], "utf-8")
-    assert cli.main(["audit", str(cut), *THOR]) == 0
-    said = capsys.readouterr().out
-    assert f"5 runs: 2 INVALID, 3 SUSPECT; {len(CHECKS)} doubts" in said
-    assert "remark on 1 run: the block is cut off: missing" in said
 
 
 def test_a_name_moves_no_cursor_and_breaks_no_column() -> None:
