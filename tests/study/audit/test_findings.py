@@ -265,7 +265,7 @@ def test_a_run_is_held_against_bus_and_peak(
 
 @loop_over(("itl", "ruled_out"), [({}, False), ({"mean_itl_ms": 8.88}, True)])
 def test_speculation_is_ruled_out_only_if_messages_carry_one_token(
-    itl: dict[str, float], ruled_out: bool
+    itl: dict[str, Any], ruled_out: bool
 ) -> None:
     (audited,) = audit_runs([alone(8.88, **itl)], THOR, None)
     assert ("rules out speculative decoding" in audited.findings[0].evidence) is ruled_out

@@ -173,11 +173,6 @@ def test_what_is_larger_than_any_result_is_refused_by_name(
     assert found.errors == (f"{path} is larger than 64 MiB: give it in parts, or without its requests",)
 
 
-def test_bytes_that_are_no_utf_8_are_read_all_the_same(tmp_path: Path) -> None:
-    found = read(tmp_path, "x.md", f"# m\xff\n\n{BLOCK}".encode("latin-1"))
-    assert len(found.reported) == 2
-
-
 ODD = "m\x1b]0;t\x07\x1b[2J\u202e\u2066=x"
 
 

@@ -22,12 +22,10 @@ from loadgen.report.run_writer import encode_run
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources
 from loadgen.study.run_summary import summarise_run
-from loadgen.study.speed import speed_rows
 from report.test_run_directory import made, saved
 
 DATA = Path(__file__).parents[2] / "data"
-RESULTS, PUBLISHED = DATA / "results", DATA / "published"
-SHIPPED = Path(speed_rows.__file__).parent / "published"
+RESULTS = DATA / "results"
 VLLM = (RESULTS / "vllm_bench_serve.json").read_text("utf-8")
 SGLANG = (RESULTS / "sglang_rust_bench.jsonl").read_text("utf-8").strip()
 CURRENT = {"python": "3", "loadgen": __version__}
@@ -182,40 +180,11 @@ def test_a_ladders_runs_have_its_speeds_its_tables_are_not_read(tmp_path: Path) 
     assert (row_alone.told_by, row_alone.figure("speed_tok_s")) == ("speed table", 5.0)
 
 
-def test_the_jetson_table_and_page_have_the_same_figures() -> None:
-    table = read(PUBLISHED / "jetson_thor_serving.csv").reported
-    page = read(PUBLISHED / "jetson_thor_serving.md").reported
-    assert [(one.name, one.figures) for one in table] == [(one.name, one.figures) for one in page]
-    assert [one.load.name for one in table[:2]] == ["high", "low"]
-    assert table[0].source.endswith("jetson_thor_serving.csv:2")
-
-
-def test_the_published_speeds_are_rows_with_their_formula() -> None:
-    first, *_ = read(PUBLISHED / "rtx_pro_6000_speed.csv").reported
-    assert (first.name, first.figure("speed_tok_s")) == ("Qwen3-4B-AWQ", 391.2)
-    assert first.remarks == ("lengths, batch size and formula of the speed are unknown",)
-    h20 = read(SHIPPED / "qwen3_h20_speed.csv").reported
-    known = next(one for one in h20 if one.name == "Qwen3-0.6B-FP8" and one.load.input_len == 6144)
-    assert known.remarks == ("speed is (prompt+output)/time",)
-    speed = require(known.figure("speed_tok_s"))
-    assert known.figure("output_throughput") == pytest.approx(speed * 2048 / 8192)
-    assert (known.machine, known.load.max_concurrency) == ("H20-96GB", 1)
-    a100 = read(SHIPPED / "qwen2_5_a100_speed.csv").reported
-    assert a100[0].remarks == ("speed is output/time",)
-    assert a100[0].figure("output_throughput") == a100[0].figure("speed_tok_s") == 47.4
-    assert a100[0].memory_bytes == int(0.97 * 2**30)
-
-
 @loop_over(
     ("write", "why"),
     [
-        (lambda path: path.write_text("hello"), "has no known results"),
-        (lambda path: path.write_text('{"a": 1}'), "has no known results"),
-        (lambda path: path.write_text(VLLM[:200]), "not valid JSON, or cut off"),
         (lambda path: path.touch(), "is empty"),
-        (lambda path: path.write_bytes(b"\x1f\x8b\x08"), "is compressed"),
         (lambda path: path.mkdir(), "has no known results in 0 files"),
-        (lambda path: path.write_text("[" * 100_000), "not valid JSON, or cut off"),
         (lambda path: path.write_text('{"completed": 1e999, "duration": 1, "model_id": ""}'),
          "has no figure"),
         (lambda path: None, "No such file"),
@@ -225,11 +194,8 @@ def test_where_nothing_can_be_read_the_command_says_why(write: Any, why: str, tm
     write(tmp_path / "f")
     with pytest.raises(UsageError, match=why):
         read(tmp_path / "f")
-
-
-def test_nothing_named_is_nothing_read() -> None:
     with pytest.raises(UsageError, match="no place is given"):
-        result_sources.read_sources([])
+        read()
 
 
 def test_a_foreign_result_json_is_a_file_as_any(tmp_path: Path) -> None:
