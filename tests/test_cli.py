@@ -17,13 +17,15 @@ from pathlib import Path
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from fakes.scripted_server import ScriptedServer, api, stream
 from loadgen import cli
 from loadgen.base import signals
 from loadgen.cli import MEASURE, PREPARE, READ, VERBS, list_questions
 from loadgen.settings.setting import GROUPS
 from loadgen.settings.table import TABLE
+
+TABLES = read_tables("cli")
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -35,94 +37,6 @@ def says(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
     return code, said.out, said.err
 
 
-USAGE = [
-    # argv of bench, what the line must hold
-    ("--num-promts 5", "unknown flag --num-promts, did you mean '--num-prompts'?"),
-    ("--num-promts=5", "unknown flag --num-promts, did you mean '--num-prompts'?"),
-    ("--num-prompt 5", "did you mean '--num-prompts'?"),
-    ("stray", "unexpected argument 'stray'"),
-    ("--profile", "is --server-trace"),
-    ("--profile --num-prompts 5", "is --server-trace"),
-    ("--profile high-laod", "unknown profile 'high-laod', did you mean 'high-load'?"),
-    ("--profile ./absent.toml", "absent.toml: No such file"),
-    ("--profile /", "profile /"),
-    ("--profile ,", "--profile"),
-    ("--profile=", "--profile"),
-    ("--dataset-name sharegpt", "--dataset-name sharegpt needs its file: pass --dataset-path FILE"),
-    ("--dataset-name hf", "nothing is downloaded"),
-    ("--hf-split x", "--hf-split of `vllm bench serve` is not supported"),
-    ("--trace x --dataset-path y", "--trace and --dataset-path are two sources of requests"),
-    ("--trace x --request-rate 2", "--request-rate 2 and --trace are two schedules: pass --speed-up X"),
-    ("--backend openai-audio", "--backend"),
-    ("--preset none --base-url http://127.0.0.1:1", "--preset is the embedded engine's timing: leave out"),
-    ("--preset instant --launch vllm --model m", "--preset is the embedded engine's timing: leave out"),
-    ("--backend openai-chat --endpoint /v1/completions --base-url {url}", "/chat/completions"),
-    (
-        "--endpoint /v1/embeddings --base-url {url}",
-        "must end in one of /chat/completions, /completions, /responses, /generate, /messages",
-    ),
-    ("--backend openai-chat --prompt-format ids --base-url {url}", "takes text, not token ids"),
-    ("--prompt-format text-vllm --base-url {url}", "--tokenizer"),
-    ("--tokenizer /proc/self/fd --base-url {url}", "holds no files of a tokenizer or a model"),
-    ("--prompt-format text-vllm --tokenizer ./absent --base-url {url}", "absent"),
-    ("--goodput ttft:100 --disable-stream", "--disable-stream"),
-    ("--goodput itl:5", "unknown objective 'itl'"),
-    ("--goodput ttft", "write NAME:MILLISECONDS"),
-    ("--goodput ttft:nan", "finite"),
-    ("--percentile-metrics ttft,latency", "latency"),
-    ("--http2", "--http2 goes with --transport httpx"),
-    ("--http2 --transport httpx --base-url {url}", "https"),
-    ("--base-url unix:/run/vllm.sock", "a Unix socket has no TCP to measure"),
-    ("--base-url http+unix://%2Frun%2Fvllm", "a Unix socket has no TCP to measure"),
-    *(
-        (f"--base-url {wrong}", "write it like http://localhost:8000")
-        for wrong in ("localhost:8000", "http://", "http://[::1", "http://localhost:port")
-    ),
-    ("--port 99999", "99999"),
-    ("--port 0", "http://127.0.0.1:0"),
-    ("--base-url http://127.0.0.1:1 --host x", "--host"),
-    ("--num-warmups many", "neither a number nor `wave`"),
-    *((f"--metric-percentiles {wrong}", wrong[-3:]) for wrong in ("99,abc", "101", "nan")),
-    *(
-        (f"{flag} {value}", told)
-        for flag, values, told in [
-            ("--max-concurrency", "0 -3", "max"), ("--max-concurrency", "1.5", "--max-concurrency"),
-            ("--num-prompts", "0 -1", "num"), ("--random-input-len", "0", "input"),
-            ("--random-output-len", "-5", "output"), ("--random-prefix-len", "-1", "prefix"),
-            ("--temperature", "nan", "temperature"), ("--top-p", "inf", "top"),
-            ("--request-timeout", "nan -1 inf", "timeout"), ("--stall-timeout", "inf", "timeout"),
-            *(
-                (flag, values, flag)
-                for flag, values in [
-                    ("--port", "abc"), ("--transport", "carrier-pigeon"), ("--temperature", "abc"),
-                    ("--random-range-ratio", "1 nan abc"), ("--request-rate", "-1 0 nan 1e-30"),
-                    ("--burstiness", "0 nan"), ("--num-warmups", "-1"), ("--seed", "x"),
-                ]
-            ),
-        ]
-        for value in values.split()
-    ),
-    *(
-        (f"{flag} {value} --base-url {{url}}", told)
-        for flag, values, told in [
-            ("--ready-check-timeout-sec", "nan -1 inf", "--ready-check-timeout-sec"),
-            ("--vocab-size", "0 -5", "vocab"),
-        ]
-        for value in values.split()
-    ),
-    ("--extra-body {}x", "is not a JSON object"),
-    ("--extra-body [1]", "is not a JSON object"),
-    ('--extra-body {{"a":NaN}}', "sent as JSON"),
-    ('--chat-template-kwargs {{"a":1}} --base-url {url}', "--backend openai-chat"),
-    ("--header novalue", "write NAME=VALUE"),
-    ("--header a=b c", "write NAME=VALUE"),
-    ("--header é=1", "ASCII"),
-    ("--metadata novalue", "write KEY=VALUE"),
-    ("--run-dir {file}/x --base-url {url}", "choose another --run-dir"),
-    ("--save-result --result-dir {file}/x --base-url {url}", "choose another --result-dir"),
-]  # fmt: skip
-
-
 @pytest.fixture
 def url() -> Iterator[str]:
     with ScriptedServer(api(lambda _: stream())) as server:
@@ -130,7 +44,7 @@ def url() -> Iterator[str]:
 
 
 @pytest.mark.usefixtures("engines")
-@loop_over(("words", "told"), USAGE)
+@loop_over(("words", "told"), TABLES["refused"])
 def test_a_wrong_command_is_refused_in_one_line(
     words: str,
     told: str,
@@ -170,19 +84,7 @@ def test_a_refused_command_leaves_no_engine_that_it_had_started(
         os.waitpid(-1, os.WNOHANG)
 
 
-@pytest.mark.parametrize(("argv", "code", "told"), [
-    (["--help"], 0, "The verb for each question:"),
-    (["help"], 0, "The verb for each question:"),
-    (["--version"], 0, "loadgen "),
-    (["bench", "--help"], 0, "--max-concurrency"),
-    (["bench", "--base-url", "x", "-h"], 0, "--max-concurrency"),
-    (["profiles"], 0, "high-load"),
-    (["profiles", "high-load"], 0, "input_len = 2048"),
-    (["profiles", "--help"], 0, "loadgen profiles [NAME]"),
-    (["profiles", "a", "b"], 2, "loadgen profiles [NAME]"),
-    (["report"], 2, "loadgen report RUN_DIR"),
-    (["report", "--help"], 0, "loadgen report RUN_DIR"),
-])  # fmt: skip
+@pytest.mark.parametrize(("argv", "code", "told"), TABLES["helps"])
 def test_verbs_help_themselves(
     argv: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
+from builders.loops import read_tables
 from loadgen.study.gate.gate_command import gate_parser
+
+TABLES = read_tables("pipelines")
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed (extra docs)")
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed (extra test)")
@@ -95,21 +98,7 @@ def test_the_campaign_of_the_page_is_one(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 # A command of the action; the words that loadgen gets of it, None if it cannot be split; its own exit code.
-COMMANDS: list[tuple[str, list[str] | None, int]] = [
-    ("profiles", ["profiles"], 0),
-    ('gate "$(touch ran)" `ran` "such place"', ["gate", "$(touch ran)", "`ran`", "such place"], 2),
-    ("gate a; touch ran > ran", ["gate", "a;", "touch", "ran", ">", "ran"], 5),
-    ("gate new base --label it's", None, 0),
-    ('gate new base --label "half', None, 0),
-    ("gate new base --label half\\", None, 0),
-    ("gate new base\n  --junit 'a file.xml'\n", ["gate", "new", "base", "--junit", "a file.xml"], 0),
-    ("gate new base --label 'ä \U0001f600' ''", ["gate", "new", "base", "--label", "ä \U0001f600", ""], 6),
-    ("gate * ~ $HOME #1", ["gate", "*", "~", "$HOME", "#1"], 7),
-    ("", [], 2),
-    (" \n ", [], 2),
-    ("gate a b", ["gate", "a", "b"], 143),
-    ("--", ["--"], 2),
-]  # fmt: skip
+COMMANDS: list[tuple[str, list[str] | None, int]] = TABLES["commands"]
 
 
 @pytest.mark.whole

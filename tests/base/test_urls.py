@@ -46,21 +46,7 @@ def test_azure_takes_its_key_in_a_header_of_its_own() -> None:
     assert [choose_key_headers(url) for url in (None, "http://h", "http://[half")] == [("Authorization",)] * 3
 
 
-@loop_over(
-    ("url", "host", "port", "here"),
-    [
-        ("http://127.0.0.1:8000", "127.0.0.1", 8000, True),
-        ("http://127.9.9.9", "127.9.9.9", 80, True),
-        ("https://[::1]/v1", "::1", 443, True),
-        ("https://[::ffff:127.0.0.1]:1", "::ffff:127.0.0.1", 1, True),
-        ("http://0.0.0.0:80", "0.0.0.0", 80, True),
-        ("http://LOCALHOST.:9", "localhost.", 9, True),
-        ("http://localhost.example", "localhost.example", 80, False),
-        ("http://127.example", "127.example", 80, False),
-        ("http://10.0.0.1", "10.0.0.1", 80, False),
-        ("", "", 80, False),
-    ],
-)
+@loop_over(("url", "host", "port", "here"), TABLES["hosts"])
 def test_a_url_names_its_host_its_port_and_this_machine(url: str, host: str, port: int, here: bool) -> None:
     assert (read_host(url), read_port(url), is_this_machine(url)) == (host, port, here)
 

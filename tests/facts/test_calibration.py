@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.facts.calibration import Calibration, Error
 from loadgen.features.selftest import kept_selftests
+
+TABLES = read_tables("calibration")
 
 US = 1000
 MS = 1000 * US
@@ -167,20 +169,7 @@ def test_without_the_variable_it_is_below_the_home(monkeypatch: pytest.MonkeyPat
 FACTS = {"cpu": "A", "cpus": "2", "platform": "Linux-6", "python": "CPython 3.11.7", "loadgen": "1"}
 
 
-@loop_over(
-    ("change", "same"),
-    [
-        ({}, True),
-        ({"cpu_governor": "powersave"}, True),
-        ({"transformers": "4.50"}, True),
-        ({"cpu": "B"}, False),
-        ({"cpus": "4"}, False),
-        ({"platform": "Linux-7"}, False),
-        ({"python": "CPython 3.12.1"}, False),
-        ({"loadgen": "2"}, False),
-        ({"httpx": "0.28"}, False),
-    ],
-)
+@loop_over(("change", "same"), TABLES["environments"])
 def test_another_machine_or_software_is_another_environment(change: dict[str, str], same: bool) -> None:
     before, after = (kept_selftests.environment_digest(facts) for facts in (FACTS, {**FACTS, **change}))
     assert (before == after) is same

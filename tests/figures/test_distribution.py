@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from benchmarks.simulated.dependence import PROCESSES, count_false_bounds
 from builders import made_runs
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.required import require
 from loadgen.base.arrays import sum_exactly
 from loadgen.figures import distribution, metrics
@@ -44,6 +44,8 @@ from loadgen.report import report
 from loadgen.report.run_directory import Result
 from loadgen.report.run_writer import encode_run
 from loadgen.transport.failure import Failure, FailureKind
+
+TABLES = read_tables("distribution")
 
 WANTED = (0.0, 0.1, 25.0, 50.0, 90.0, 99.0, 99.9, 100.0)
 GAPS = st.integers(0, 2**40) | st.integers(0, 5) | st.integers(-(2**62), 2**62)
@@ -194,22 +196,7 @@ def test_the_least_samples_that_pass_are_those_of_loadgen(over: int, percentile:
     assert find_least_passing(over, percentile) == within
 
 
-@loop_over(
-    ("n", "percentile", "index"),
-    [
-        (10_000, 99, 9923),
-        (662, 99, 661),
-        (661, 99, 660),
-        (459, 99, 458),
-        (458, 99, None),
-        (44, 90, 43),
-        (43, 90, None),
-        (0, 99, None),
-        (10_000, 0, None),
-        (10_000, 100, None),
-        (100_000_000, 99, 99_002_315),
-    ],
-)
+@loop_over(("n", "percentile", "index"), TABLES["bounds"])
 def test_the_bound_is_this_sample_in_order(n: int, percentile: float, index: int | None) -> None:
     assert find_upper_index(n, percentile) == index
 

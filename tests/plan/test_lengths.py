@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import lengths, plan, profile
 from loadgen.plan.request_sources import ModelTarget, Seed
+
+TABLES = read_tables("lengths")
 
 N = 200_000
 
@@ -20,20 +22,7 @@ def drawn(text: str, usual_mean: int = 1024, n: int = N) -> np.ndarray[tuple[int
     return lengths.parse_lengths(text, "--input-dist", usual_mean).draw(np.random.default_rng(3), n)
 
 
-@loop_over(
-    ("text", "mean", "sd", "least", "most"),
-    [
-        ("fixed", 1024, 0, 1024, 1024),
-        ("fixed:mean=7", 7, 0, 7, 7),
-        ("uniform:min=10,max=20", 15, math.sqrt(10), 10, 20),
-        ("uniform:min=1000", 1024, math.sqrt(200), 1000, 1048),
-        ("uniform:mean=100,max=110", 100, math.sqrt(36.67), 90, 110),
-        ("uniform:sd=50", 1024, 50, 938, 1110),
-        ("normal:mean=500,sd=20", 500, 20, 400, 600),
-        ("lognormal:mean=1024,sd=512,min=16,max=32768", 1024, 512, 16, 32768),
-        ("zipf:mean=500,min=16,max=8192", 500, 1154, 16, 8192),
-    ],
-)
+@loop_over(("text", "mean", "sd", "least", "most"), TABLES["moments"])
 def test_a_distribution_has_the_moments_it_is_asked_for(
     text: str, mean: float, sd: float, least: int, most: int
 ) -> None:

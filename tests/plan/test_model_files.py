@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from builders.loops import loop_over, loop_over_named
+from builders.loops import loop_over, loop_over_named, read_tables
 from loadgen.base.errors import UsageError
 from loadgen.plan.model_files import Vocabulary, find_vocabulary, locate_tokenizer, read_vocabulary
+
+TABLES = read_tables("model_files")
 
 DEFAULT = list(range(1000, 5000))
 
@@ -182,19 +184,7 @@ def test_the_first_source_that_is_there_and_every_bound_that_is_known(
     assert (found.allowed.tolist(), found.source) == (expected, source)
 
 
-@loop_over(
-    ("tokenizer", "says"),
-    [
-        ("/no/such", "--tokenizer /no/such: there is no such directory"),
-        ("./no", "--tokenizer ./no: there is no such directory"),
-        ("~/no", "--tokenizer ~/no: there is no such directory"),
-        ("~nouser/t", "--tokenizer ~nouser/t: there is no such directory"),
-        ("models/org/name", "--tokenizer models/org/name: there is no such directory"),
-        ("t/tokenizer.json", "--tokenizer t/tokenizer.json is a file: name the directory"),
-        ("empty", "--tokenizer empty holds no files of a tokenizer or a model"),
-        ("pictures", "--tokenizer pictures holds no files of a tokenizer or a model"),
-    ],
-)
+@loop_over(("tokenizer", "says"), TABLES["refused"])
 def test_a_path_without_a_tokenizer_is_refused(
     tokenizer: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

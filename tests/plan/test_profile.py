@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import UNKNOWN, find_by_name
 from loadgen.figures import objectives
@@ -18,6 +18,8 @@ from loadgen.plan import plan, profile, request_sources
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.settings.validation import ServerSettings
+
+TABLES = read_tables("profile")
 
 CONVERSATION = Path(__file__).parents[1] / "data" / "datasets" / "mlperf_edge_agentic_excerpt.jsonl"
 ANSWERS = 7  # in it
@@ -186,21 +188,7 @@ def test_only_a_loop_without_a_rate_holds_its_concurrency(keys: dict[str, object
     assert profile.build(keys).held_concurrency == held
 
 
-@loop_over(
-    ("overrides", "described"),
-    [
-        ({}, True),
-        ({"num_prompts": 100}, True),
-        ({"temperature": 0.5, "percentile_metrics": "ttft"}, True),
-        ({"num_prompts": 8}, False),
-        ({"input_len": 64, "output_len": 8, "num_prompts": 8}, False),
-        ({"prefix_len": 1000}, False),  # of a key that the file leaves as usual
-        ({"duration": 5.0}, False),
-        ({"request_rate": 2.0}, False),
-        ({"cancel_rate": "50%", "cancel_after": "2s"}, False),
-        ({"trace": "a"}, False),
-    ],
-)
+@loop_over(("overrides", "described"), TABLES["described"])
 def test_a_description_is_that_of_the_files_own_load(overrides: dict[str, Any], described: bool) -> None:
     loaded = profile.load("high-load", overrides)
     assert loaded.name == "high-load"

@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.plan.model_files import Vocabulary, make_default_vocabulary
 from loadgen.plan.planned_requests import PromptRequests
 from loadgen.plan.profile import build
 from loadgen.plan.random_prompts import PromptShape, TokenIds, parse_range_ratio
 from loadgen.plan.request_sources import RandomStream, make_arrival_rng
+
+TABLES = read_tables("random_prompts")
 
 PINNED_IDS = [3594, 4953, 3534, 1871]
 PINNED_DIGEST = "5b3b37c33c85f66e40856e93d2bed0a4"
@@ -61,26 +63,7 @@ def test_ids_are_uniform_over_the_vocabulary() -> None:
     assert float(((counts - 2000) ** 2 / 2000).sum()) == pytest.approx(99, abs=50)  # chi², deviation 14
 
 
-@loop_over(
-    ("compat", "length", "ratio", "low", "high"),
-    [
-        ("vllm", 100, 0.0, 100, 100),
-        ("vllm", 100, 0.25, 75, 125),
-        ("vllm", 10, 0.33, 6, 14),
-        ("vllm", 1, 0.9, 1, 2),
-        ("vllm", 100, 0.1, 90, 111),
-        ("vllm-0.9", 100, 0.1, 90, 110),
-        ("vllm-0.9", 10, 0.33, 6, 13),
-        ("vllm-0.9", 1, 0.9, 1, 1),
-        ("sglang", 100, 0.25, 25, 100),
-        ("sglang", 10, 0.33, 3, 10),
-        ("sglang", 10, 0.0, 1, 10),
-        ("sglang", 10, 1.0, 10, 10),
-        ("inferencex", 1024, 0.8, 819, 1024),
-        ("inferencex", 10, 0.05, 1, 10),
-        ("inferencex", 10, 1.0, 10, 10),
-    ],
-)
+@loop_over(("compat", "length", "ratio", "low", "high"), TABLES["range_ratios"])
 def test_a_range_ratio_means_what_it_means_to_the_named_client(
     compat: str, length: int, ratio: float, low: int, high: int
 ) -> None:

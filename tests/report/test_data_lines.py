@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from builders import made_data
-from builders.loops import loop_over_named
+from builders.loops import loop_over_named, read_tables
 from builders.made_cases import INPUT, changed, closed, observed, open_loop, run
 from loadgen.plan.planned_requests import DataFacts
 from loadgen.records.record import UNKNOWN
 from loadgen.report import report, run_lines
 from loadgen.report.run_directory import Result
 from loadgen.verdict.evidence import RunEvidence
+
+TABLES = read_tables("data_lines")
 
 FILE = {"dataset_path": "rows.jsonl"}
 TRACE = {"trace": "trace.jsonl", "max_concurrency": None}
@@ -190,31 +192,7 @@ def test_expected_reuse_stands_next_to_the_cached(case: RunEvidence, lines: list
     assert [line for line in run_lines.describe_data(result(case)) if line.startswith("reuse")] == lines
 
 
-@loop_over_named(
-    ("schedule", "line"),
-    {
-        "whole": ({}, "mooncake, the whole trace, 320 requests in 3.2 s; 100 requests/s on average"),
-        "a window, faster": (
-            {"start_s": 600.0, "end_s": 1200.0, "speed_up": 2.0, "idle_cap_s": 5.0, "idle_cut_s": 12.0},
-            "mooncake, 600 s to 1,200 s of the trace, 320 requests in 3.2 s at 2 × its speed; 100 requests/s "
-            "on average; 12.0 s cut out of gaps longer than 5 s",
-        ),
-        "a grid": (
-            {"start_s": 600.0, "grid_s": 3.0, "instants": 40},
-            "mooncake, 600 s to its end of the trace, 320 requests in 3.2 s; 100 requests/s on average; 40 "
-            "instants on a grid of 3 s, sent as bursts",
-        ),
-        "a grid that is spread": (
-            {"grid_s": 3.0, "instants": 40, "spread": True},
-            "mooncake, the whole trace, 320 requests in 3.2 s; 100 requests/s on average; 40 instants on a "
-            "grid of 3 s, spread over it",
-        ),
-        "one instant": (
-            {"rate_per_s": 0.0},
-            "mooncake, the whole trace, 320 requests in 0.0 s; all at one time",
-        ),
-    },
-)
+@loop_over_named(("schedule", "line"), TABLES["schedules"])
 def test_a_traces_times_are_one_line(schedule: dict[str, Any], line: str) -> None:
     found = list(run_lines.describe_data(result(of_trace(**schedule))))
     assert found[-1] == f"schedule: {line}"

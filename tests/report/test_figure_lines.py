@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.made_cases import closed, failed, run
 from builders.made_records import make_record
 from loadgen.figures.metrics import Metrics, compute_metrics
@@ -18,6 +18,8 @@ from loadgen.report import report, run_lines
 from loadgen.report.run_directory import Result
 from loadgen.report.run_lines import describe_token_counts, name_tokenizer
 from loadgen.transport.failure import Failure, FailureKind
+
+TABLES = read_tables("figure_lines")
 
 _TTFT = "TTFT 50.00 ms (≤ 50.00 at 99 %)"
 _TPOT = "TPOT 10.00 ms (≤ 10.00 at 99 %)"
@@ -66,22 +68,7 @@ def test_the_short_report_has_the_highest_percentile(workload: dict[str, Any], l
     assert list(run_lines.describe_highest(result(320, workload), None)) == lines
 
 
-@pytest.mark.parametrize(
-    ("slo", "line"),
-    [
-        ("ttft p90 < 50ms", "ttft p90 < 50 ms: meets, 50.00 ms (≤ 50.00 at 99 %), 0 of 320 above"),
-        ("ttft p90 < 49ms", "ttft p90 < 49 ms: fails, 50.00 ms (≤ 50.00 at 99 %), 320 of 320 above"),
-        ("ttft p99 < 50ms", "ttft p99 < 50 ms: not shown, 50.00 ms, 0 of 320 above"),
-        (
-            "tps_user p10 > 99",
-            "tps_user p10 > 99 tok/s: meets, 100.00 tok/s (≥ 100.00 at 99 %), 0 of 320 below",
-        ),
-        (
-            "tps_user p10 > 101",
-            "tps_user p10 > 101 tok/s: fails, 100.00 tok/s (≥ 100.00 at 99 %), 320 of 320 below",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("slo", "line"), TABLES["objectives"])
 def test_an_objective_is_met_missed_or_not_shown(slo: str, line: str) -> None:
     made = result(320, {"slo": slo})
     assert next(run_lines.describe_objectives(made, None)) == line
@@ -124,22 +111,7 @@ def measured(requests: int, tokens: int = 5, single: int = 0, ask: Any = (99.0,)
 UNCOUNTED: Any = {"usage": False, "exact_tokens": False}
 
 
-@loop_over(
-    ("known", "line"),
-    [
-        ({}, "as reported by the server in usage"),
-        (UNCOUNTED, "no usage: chunks were counted instead"),
-        (
-            {**UNCOUNTED, "finish_reason": "length", "planned_output": 5},
-            "no usage: chunks of one token each were counted",
-        ),
-        ({"usage": False}, "no usage: chunks of one token each were counted"),
-        (
-            {**UNCOUNTED, "text_tokens": 5},
-            "no usage: counted from the text, without special tokens, by the tokenizer a",
-        ),
-    ],
-)
+@loop_over(("known", "line"), TABLES["token_counts"])
 def test_how_tokens_were_counted_is_one_line(known: Any, line: str) -> None:
     assert next(describe_token_counts(measured(4, **known), "/models/a")) == f"tokens: {line}"
 

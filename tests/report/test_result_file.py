@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders import made_data
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.made_cases import run
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import parse_metadata
@@ -22,6 +22,8 @@ from loadgen.report.result_file import make_result, name_result_file, write_resu
 from loadgen.study.importers.clients import vllm_files
 from loadgen.study.run_summary import summarise_result
 from loadgen.transport.failure import Failure, FailureKind
+
+TABLES = read_tables("result_file")
 
 RECORDED = json.loads((Path(__file__).parents[1] / "data" / "results" / "vllm_bench_serve.json").read_text())
 DETAILED = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors")
@@ -128,19 +130,7 @@ def test_our_own_part_holds_every_figure_and_what_the_caller_adds() -> None:
     assert ours["metrics"]["health"]["messages"] == 2048
 
 
-@loop_over(
-    ("facts", "per_request"),
-    [
-        ({}, None),
-        ({"request_id_prefix": "p-"}, None),
-        ({"detailed": True}, {"success": [True, False], "request_ids": None}),
-        (
-            {"detailed": True, "request_id_prefix": "p-"},
-            {"success": [True, False], "request_ids": ["p-0", "p-3"]},
-        ),
-        ({"detailed": True, "request_id_prefix": ""}, {"success": [True, False], "request_ids": ["0", "3"]}),
-    ],
-)
+@loop_over(("facts", "per_request"), TABLES["per_request"])
 def test_with_detail_our_part_says_which_requests_succeeded_and_their_ids(
     facts: dict[str, Any], per_request: object
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders.loops import loop_over, loop_over_named
+from builders.loops import loop_over, loop_over_named, read_tables
 from builders.made_records import make_record
 from builders.made_runs import keep
 from loadgen import cli
@@ -23,6 +23,8 @@ from loadgen.report import report, run_directory
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT, Result
 from loadgen.report.run_writer import encode_run
 from loadgen.transport.failure import Failure, FailureKind
+
+TABLES = read_tables("run_directory")
 
 MS = 1_000_000
 WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -94,23 +96,7 @@ def test_a_report_is_made_again_from_the_files_alone(
     assert encode_run(again) == encode_run(of)
 
 
-@pytest.mark.parametrize(
-    ("version", "environment", "why"),
-    [
-        (99, {"loadgen": "9.0"}, "a newer loadgen: it has format 99, this one reads 2"),
-        (
-            1,
-            {"loadgen": "0.1"},
-            "loadgen 0.1: it has format 1, this one reads 2: measure again, or use the one ",
-        ),
-        (
-            1,
-            {},
-            "another loadgen: it has format 1, this one reads 2: measure again, or use the one that wrote it",
-        ),
-        (None, [], "another loadgen: it has format None, this one reads 2: measure again, or use the one "),
-    ],
-)
+@pytest.mark.parametrize(("version", "environment", "why"), TABLES["formats"])
 def test_another_format_is_refused_with_what_wrote_it(
     version: int | None, environment: object, why: str, tmp_path: Path
 ) -> None:

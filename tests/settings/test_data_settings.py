@@ -7,13 +7,15 @@ from typing import Any, get_args
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.base.errors import UsageError
 from loadgen.plan import profile
 from loadgen.settings.conflicts import list_unheeded
-from loadgen.settings.data_settings import ANSWER_LENS, SOURCES, DatasetName
+from loadgen.settings.data_settings import SOURCES, DatasetName
 from loadgen.settings.setting import list_rows
 from loadgen.settings.table import PROFILE_KEYS
+
+TABLES = read_tables("data_settings")
 
 TRACE, CUSTOM = {"trace": "t.jsonl"}, {"dataset_name": "custom", "dataset_path": "c.jsonl"}
 FILE = {"dataset_path": "f.jsonl"}
@@ -29,23 +31,7 @@ def test_a_flag_meets_the_keys_of_the_file_it_is_laid_over(tmp_path: Path) -> No
     assert profile.load("chat", FILE).request_rate == 2
 
 
-@loop_over(
-    ("keys", "flags"),
-    [
-        ({"sharegpt_output_len": 5}, ["--sharegpt-output-len"]),
-        (CUSTOM | {"custom_output_len": 5}, []),
-        (FILE | {"custom_output_len": 5, "no_oversample": True}, []),
-        (CUSTOM | {"input_len": 5, "range_ratio": "0.5"}, ["--random-input-len", "--random-range-ratio"]),
-        ({"no_oversample": True}, ["--no-oversample"]),
-        ({"dataset_name": "prefix_repetition", "disable_shuffle": True}, []),
-        ({"dataset_name": "random", "dataset_path": "f"}, ["--dataset-path"]),
-        ({"dataset_path": ""}, []),
-        ({"input_len": 5}, []),
-        (CUSTOM | {"output_len": 5, **dict.fromkeys(ANSWER_LENS, 5)}, []),
-        (TRACE | {"output_len": 5, **dict.fromkeys(ANSWER_LENS, 5)}, ["--output-len"]),
-        ({"output_len": 5}, []),
-    ],
-)
+@loop_over(("keys", "flags"), TABLES["unheeded"])
 def test_flags_of_another_data_set_are_named(keys: dict[str, Any], flags: list[str]) -> None:
     assert list_unheeded(list_rows(*PROFILE_KEYS), profile.build(keys).__dict__, keys) == flags
 

@@ -7,36 +7,23 @@ import math
 import numpy as np
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.base.parsing import parse_seconds
 from loadgen.plan.planned_requests import ConcurrencySteps
 from loadgen.settings.load_schedule import parse_schedule
 
+TABLES = read_tables("load_schedule")
+
 NS = 1_000_000_000
 
 
-@loop_over(
-    ("text", "concurrency", "stages"),
-    [
-        ("rate 2 for 60s", False, [(60.0, 2.0, 2.0, False)]),
-        ("rate 2 for 1m, 8 for 120s", False, [(60.0, 2.0, 2.0, False), (120.0, 8.0, 8.0, False)]),
-        ("rate 2 for 60s,rate 0 for 500ms", False, [(60.0, 2.0, 2.0, False), (0.5, 0.0, 0.0, False)]),
-        ("rate 2 to 16 over 60s", False, [(60.0, 2.0, 16.0, False)]),
-        ("rate 2 to 16 over 60s linearly", False, [(60.0, 2.0, 16.0, False)]),
-        ("  rate  16 to 0.01   over 2h exponentially ", False, [(7200.0, 16.0, 0.01, True)]),
-        (
-            "concurrency 1 to 64 over 120 s, 64 for 60s",
-            True,
-            [(120.0, 1.0, 64.0, False), (60.0, 64.0, 64.0, False)],
-        ),
-    ],
-)
+@loop_over(("text", "concurrency", "stages"), TABLES["stages"])
 def test_a_schedule_is_the_stages_it_writes(
-    text: str, concurrency: bool, stages: list[tuple[float, float, float, bool]]
+    text: str, concurrency: bool, stages: list[list[float | bool]]
 ) -> None:
     made = parse_schedule(text)
     assert made.concurrency == concurrency
-    assert [(s.span_s, s.begin, s.end, s.exponential) for s in made.stages] == stages
+    assert [[s.span_s, s.begin, s.end, s.exponential] for s in made.stages] == stages
     assert made.duration_s == sum(stage[0] for stage in stages)
 
 

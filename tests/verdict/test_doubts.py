@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from builders.loops import loop_over, loop_over_named
+from builders.loops import loop_over, loop_over_named, read_tables
 from builders.made_cases import (
     INPUT,
     MS,
@@ -68,6 +68,8 @@ from loadgen.verdict import reconcile, verdict
 from loadgen.verdict.evidence import RunEvidence
 from loadgen.verdict.server_checks import first_wave
 from loadgen.verdict.verdict import DOUBTS
+
+TABLES = read_tables("doubts")
 
 BY_DOUBT = {doubt.code: doubt for doubt in DOUBTS}
 STARVED = "; client and server share 2 CPUs by session (sched_autogroup)"
@@ -494,24 +496,7 @@ BUSY: dict[str, Any] = {
 }
 
 
-@loop_over_named(
-    ("changes", "found"),
-    {
-        "a load of strangers": ({}, True),
-        "no pressure stall information": ({"waiting": None}, True),
-        "the embedded engine, among our own": ({"server": None, "client": 1.1}, True),
-        "a real server alone, which waits for itself": ({"server": 1.75, "others": 0.05}, False),
-        "next to the usual daemons": ({"server": 1.7, "others": 0.09}, False),
-        "a big machine with free CPUs": ({"others": 0.8, "cpus": 16}, False),
-        "nothing waits": ({"waiting": 0.05}, False),
-        "the server's processes are unknown": ({"others": None}, False),
-        "a proxy listens, and the server is another": ({"server": 0.01, "others": 1.7}, False),
-        "a second": ({"duration_s": 1.0}, True),
-        "a fifth of one": ({"duration_s": 0.2}, True),
-        "programs begin and end": ({"duration_s": 1.0, "others": 0.25, "server": 1.4}, False),
-        "no longer": ({"duration_s": 3.0, "others": 0.25, "server": 1.4}, True),
-    },
-)
+@loop_over_named(("changes", "found"), TABLES["other_processes"])
 def test_others_are_doubted_only_where_they_take_cpus_that_are_needed(
     changes: dict[str, Any], found: bool
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from builders import provocations as made
+from builders.loops import read_tables
 from builders.provocations import exposed, failing, metered
 from builders.provoked_processes import PROCESSES_ALONE
 from builders.provoked_runs import FIVE, MODEL, PROVOCATIONS, engine
@@ -22,6 +23,8 @@ from loadgen.server import scraper
 from loadgen.study.verify.proof import prove_run
 from loadgen.verdict import verdict
 from loadgen.verdict.verdict import DOUBTS
+
+TABLES = read_tables("provoked")
 
 COMMON = "--seed 1 --transport wire"
 Ran = tuple[int, dict[str, Any], str]  # its exit code, what the result holds under our name, the report
@@ -128,24 +131,7 @@ def test_broken_metrics_cost_only_the_server_reported_figures(
     assert "server-reported figures: none: " in report
 
 
-@pytest.mark.parametrize(
-    ("every", "words", "code"),
-    [
-        (2, "", 0),
-        (2, "--strict", 3),
-        (20, "--strict", 0),
-        (2, "--fail-on invalid", 3),
-        (2, "--fail-on suspect", 9),
-        (2, "--fail-on suspect,invalid,failures", 3),
-        (20, "--fail-on invalid", 0),
-        (20, "--fail-on suspect", 9),
-        (20, "--strict --fail-on suspect,failures", 10),
-        (20, "--slo 'ttft p50 < 1s'", 0),
-        (20, "--slo 'ttft p50 < 1s' --fail-on slo", 0),
-        (20, "--slo 'ttft p50 < 1us' --fail-on slo", 8),
-        (20, "--slo 'ttft p50 < 1us' --fail-on slo,suspect", 9),
-    ],
-)
+@pytest.mark.parametrize(("every", "words", "code"), TABLES["exit_codes"])
 def test_strict_and_fail_on_give_each_condition_its_exit_code(
     every: int, words: str, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
