@@ -25,6 +25,7 @@ from transport.test_faults import EVERY_TRANSPORT
 TOKENS, PROMPT, REQUESTS, FIRST_S, GAP_S = 40, 5, 8, 0.080, 0.010
 TTFT_MS, TPOT_MS = FIRST_S * 1e3, GAP_S * 1e3
 WORDS = [f" w{i}" for i in range(TOKENS)]
+ALL = "".join(WORDS)
 Event = dict[str, Any]
 Timed = tuple[float, Event]  # seconds to wait, and what comes then
 
@@ -62,6 +63,11 @@ def each(delta: Callable[[int, str], Any], **more: Any) -> list[Timed]:
     return streamed([says(delta(i, word)) for i, word in enumerate(WORDS)], **more)
 
 
+def content(**more: Any) -> list[Timed]:
+    """A stream of the usual deltas."""
+    return each(lambda i, w: {"content": w}, **more)
+
+
 def running(count: Callable[[int], Event], **more: Any) -> list[Timed]:
     """A stream whose messages each have a count."""
     return streamed([says({"content": w}, used=count(i)) for i, w in enumerate(WORDS)], **more)
@@ -69,7 +75,7 @@ def running(count: Callable[[int], Event], **more: Any) -> list[Timed]:
 
 def together(size: int) -> list[Timed]:
     """A stream of which so many messages come at once, when the last of them is there."""
-    timed = each(lambda i, w: {"content": w})
+    timed = content()
     held: list[Timed] = []
     for first in range(0, len(timed), size):
         part = timed[first : first + size]
@@ -82,11 +88,11 @@ def text(i: int, **more: Any) -> Event:
     return {"choices": [{"index": 0, "text": WORDS[i], "finish_reason": None, **more}]}
 
 
-def generated(i: int, count: int | None, **more: Any) -> Event:
+def generated(i: int, count: int, finish: Any = None) -> Event:
     meta: Event = {"prompt_tokens": PROMPT, "completion_tokens": count, "finish_reason": None}
     if i == TOKENS - 1:
-        meta |= {"finish_reason": {"type": "length"}, "completion_tokens": TOKENS}
-    return {"text": "".join(WORDS[: i + 1]), "meta_info": meta, **more}
+        meta |= {"finish_reason": finish or {"type": "length"}, "completion_tokens": TOKENS}
+    return {"text": "".join(WORDS[: i + 1]), "meta_info": meta}
 
 
 def of_generate(count: Callable[[int], int]) -> list[Timed]:
@@ -114,7 +120,7 @@ def of_responses(kind: Callable[[int], str]) -> list[Timed]:
         (0, opened),
     ]
     timed += [(pause(i), {"type": f"response.{kind(i)}.delta", "delta": WORDS[i]}) for i in range(TOKENS)]
-    part = {"type": "output_text", "text": "".join(WORDS), "annotations": []}
+    part = {"type": "output_text", "text": ALL, "annotations": []}
     item = {"type": "message", "role": "assistant", "content": [part]}
     timed += [(0, {"type": "response.output_text.done", "text": part["text"]})]
     timed += [(0, {"type": "response.output_item.done", "item": item})]
@@ -124,8 +130,12 @@ def of_responses(kind: Callable[[int], str]) -> list[Timed]:
     return [*timed, (0, last)]
 
 
-def half_thought(thought: Callable[[str], Any]) -> list[Timed]:
-    return each(lambda i, w: thought(w) if i < 20 else {"content": w})
+def thought(i: int) -> Event:
+    return {"type": "thinking_delta", "thinking": WORDS[i]}
+
+
+def half_thought(thought: Callable[[str], Any], **more: Any) -> list[Timed]:
+    return each(lambda i, w: thought(w) if i < 20 else {"content": w}, **more)
 
 
 def tool(**function: Any) -> Event:
@@ -133,267 +143,180 @@ def tool(**function: Any) -> Event:
 
 
 ROLE = {"role": "assistant", "content": ""}
-SEEN_MS = TTFT_MS + 20 * TPOT_MS
 TWENTY_HIDDEN = counts(TOKENS, completion_tokens_details={"reasoning_tokens": 20})
 HIDDEN = [says({"content": w}) for w in WORDS[20:]]
 
-# Streams whose figures are right, and when the first text of the response itself came.
-RIGHT: dict[str, tuple[str, list[Timed], float | None]] = {
-    "content": ("chat", each(lambda i, w: {"content": w}), TTFT_MS),
-    "refusal": ("chat", each(lambda i, w: {"refusal": w}), TTFT_MS),
-    "function_call": ("chat", each(lambda i, w: {"function_call": {"arguments": w}}), TTFT_MS),
-    "tool_calls": ("chat", each(lambda i, w: tool(name=None, arguments=w)), TTFT_MS),
-    "arguments that are objects": ("chat", each(lambda i, w: tool(arguments={"a": w})), TTFT_MS),
-    "a transcript of audio": ("chat", each(lambda i, w: {"audio": {"transcript": w}}), TTFT_MS),
-    "parts of text": ("chat", each(lambda i, w: {"content": [{"type": "text", "text": w}]}), TTFT_MS),
-    "a part that is no list": ("chat", each(lambda i, w: {"content": {"type": "text", "text": w}}), TTFT_MS),
-    "text in a chat": ("chat", streamed([text(i) for i in range(TOKENS)]), TTFT_MS),
-    "message for delta": ("chat", streamed([says({"content": w}, key="message") for w in WORDS]), TTFT_MS),
-    "reasoning": ("chat", half_thought(lambda w: {"reasoning": w}), SEEN_MS),
-    "reasoning_content": ("chat", half_thought(lambda w: {"reasoning_content": w}), SEEN_MS),
-    "reasoning_text": ("chat", half_thought(lambda w: {"reasoning_text": w}), SEEN_MS),
-    "thinking": ("chat", half_thought(lambda w: {"thinking": w}), SEEN_MS),
-    "reasoning_details": (
-        "chat",
-        half_thought(lambda w: {"reasoning_details": [{"type": "reasoning.text", "text": w}]}),
-        SEEN_MS,
+# Streams by name, which begins with the API where that is not chat. The figures of these are right; the first
+# text of the response itself comes with the first token,
+AT_FIRST: dict[str, list[Timed]] = {
+    "content": content(),
+    "refusal": each(lambda i, w: {"refusal": w}),
+    "function_call": each(lambda i, w: {"function_call": {"arguments": w}}),
+    "tool_calls": each(lambda i, w: tool(name=None, arguments=w)),
+    "arguments that are objects": each(lambda i, w: tool(arguments={"a": w})),
+    "a transcript of audio": each(lambda i, w: {"audio": {"transcript": w}}),
+    "parts of text": each(lambda i, w: {"content": [{"type": "text", "text": w}]}),
+    "a part that is no list": each(lambda i, w: {"content": {"type": "text", "text": w}}),
+    "text in a chat": streamed(map(text, range(TOKENS))),
+    "message for delta": streamed(says({"content": w}, key="message") for w in WORDS),
+    "the whole message at the end": content(last=says({"content": ALL}, "length", key="message")),
+    "completions": streamed(map(text, range(TOKENS)), text(0, text="")),
+    "completions, a delta": content(),
+    "completions, a message": streamed(says({"content": w}, key="message") for w in WORDS),
+    "counts of zero": running(lambda i: counts(0, 0)),
+    "counts of zero, the prompt known": running(lambda i: counts(0)),
+    "counts that run along": running(lambda i: counts(i + 1)),
+    "counts that are one behind": running(counts),
+    "the whole count on each": running(lambda i: counts(TOKENS)),
+    "the count of each alone": running(lambda i: counts(1)),
+    "a count at every tenth": running(lambda i: counts((i + 1) // 10 * 10)),
+    "a count at admission": running(lambda i: counts(i + 1), first=says(ROLE, used=counts(1))),
+    "a count at admission, no role": running(
+        lambda i: counts(i + 1), first=says({"content": ""}, used=counts(1))
     ),
-    "thinking_blocks": ("chat", half_thought(lambda w: {"thinking_blocks": [{"thinking": w}]}), SEEN_MS),
-    "parts of thinking": (
-        "chat",
-        half_thought(lambda w: {"content": [{"type": "thinking", "thinking": [{"text": w}]}]}),
-        SEEN_MS,
+    "the whole count at admission": running(lambda i: counts(TOKENS), first=says(ROLE, used=counts(TOKENS))),
+    "completions, ids at the end": streamed(
+        text(i, token_ids=[*range(TOKENS)] if i == 39 else []) for i in range(TOKENS)
     ),
-    "parts of reasoning": (
-        "chat",
-        half_thought(lambda w: {"content": [{"type": "reasoning", "summary": [{"text": w}]}]}),
-        SEEN_MS,
+    "no finish reason": running(lambda i: counts(i + 1))[1:-2],
+    "generate": of_generate(lambda i: i + 1),
+    "generate, a finish reason that is text": [
+        *of_generate(lambda i: i + 1)[:-1],
+        (GAP_S, generated(39, TOKENS, "length")),
+    ],
+    "generate, counts of zero": of_generate(lambda i: 0),
+    "generate, the whole count on each": of_generate(lambda i: TOKENS),
+    "generate, a count at admission": [
+        (0, {"text": "", "meta_info": {"completion_tokens": 1}}),
+        *of_generate(lambda i: i + 1),
+    ],
+    "generate, text without counts": [
+        *((pause(i), {"text": "".join(WORDS[: i + 1])}) for i in range(39)),
+        (GAP_S, generated(39, TOKENS)),
+    ],
+    "responses": of_responses(lambda _: "output_text"),
+    "responses, arguments": of_responses(lambda _: "function_call_arguments"),
+    "messages": of_messages(lambda i: {"type": "text_delta", "text": WORDS[i]}),
+    "messages, arguments": of_messages(lambda i: {"type": "input_json_delta", "partial_json": WORDS[i]}),
+}
+# with the twenty-first,
+HALF_WAY: dict[str, list[Timed]] = {
+    "reasoning": half_thought(lambda w: {"reasoning": w}),
+    "reasoning_content": half_thought(lambda w: {"reasoning_content": w}),
+    "reasoning_text": half_thought(lambda w: {"reasoning_text": w}),
+    "thinking": half_thought(lambda w: {"thinking": w}),
+    "reasoning_details": half_thought(
+        lambda w: {"reasoning_details": [{"type": "reasoning.text", "text": w}]}
     ),
-    "a part that is thought": (
-        "chat",
-        half_thought(lambda w: {"content": [{"text": w, "thought": True}]}),
-        SEEN_MS,
+    "thinking_blocks": half_thought(lambda w: {"thinking_blocks": [{"thinking": w}]}),
+    "parts of thinking": half_thought(
+        lambda w: {"content": [{"type": "thinking", "thinking": [{"text": w}]}]}
     ),
-    "reasoning alone": ("chat", each(lambda i, w: {"reasoning": w}), None),
-    "the whole message at the end": (
-        "chat",
-        each(lambda i, w: {"content": w}, last=says({"content": "".join(WORDS)}, "length", key="message")),
-        TTFT_MS,
+    "parts of reasoning": half_thought(
+        lambda w: {"content": [{"type": "reasoning", "summary": [{"text": w}]}]}
     ),
-    "text": ("completions", streamed([text(i) for i in range(TOKENS)], text(0, text="")), TTFT_MS),
-    "a delta in completions": ("completions", each(lambda i, w: {"content": w}), TTFT_MS),
-    "a message in completions": (
-        "completions",
-        streamed([says({"content": w}, key="message") for w in WORDS]),
-        TTFT_MS,
+    "a part that is thought": half_thought(lambda w: {"content": [{"text": w, "thought": True}]}),
+    "completions, reasoning": streamed(
+        text(i, **({"text": "", "reasoning": "x"} if i < 20 else {})) for i in range(TOKENS)
     ),
-    "reasoning next to text": (
-        "completions",
-        streamed([text(i, **({"text": "", "reasoning": "x"} if i < 20 else {})) for i in range(TOKENS)]),
-        SEEN_MS,
-    ),
-    "counts of zero": ("chat", running(lambda i: counts(0, 0)), TTFT_MS),
-    "counts of zero, the prompt known": ("chat", running(lambda i: counts(0)), TTFT_MS),
-    "counts that run along": ("chat", running(lambda i: counts(i + 1)), TTFT_MS),
-    "counts that are one behind": ("chat", running(lambda i: counts(i)), TTFT_MS),
-    "the whole count on each": ("chat", running(lambda i: counts(TOKENS)), TTFT_MS),
-    "the count of each alone": ("chat", running(lambda i: counts(1)), TTFT_MS),
-    "a count at every tenth": ("chat", running(lambda i: counts((i + 1) // 10 * 10)), TTFT_MS),
-    "a count at admission": (
-        "chat",
-        running(lambda i: counts(i + 1), first=says(ROLE, used=counts(1))),
-        TTFT_MS,
-    ),
-    "a count at admission, no role": (
-        "chat",
-        running(lambda i: counts(i + 1), first=says({"content": ""}, used=counts(1))),
-        TTFT_MS,
-    ),
-    "the whole count at admission": (
-        "chat",
-        running(lambda i: counts(TOKENS), first=says(ROLE, used=counts(TOKENS))),
-        TTFT_MS,
-    ),
-    "ids at the end": (
-        "completions",
-        streamed([text(i, token_ids=[*range(TOKENS)] if i == 39 else []) for i in range(TOKENS)]),
-        TTFT_MS,
-    ),
-    "no finish reason": (
-        "chat",
-        [(pause(i), says({"content": w}, used=counts(i + 1))) for i, w in enumerate(WORDS)],
-        TTFT_MS,
-    ),
-    "generate": ("generate", of_generate(lambda i: i + 1), TTFT_MS),
-    "generate, a finish reason that is text": (
-        "generate",
-        [
-            *of_generate(lambda i: i + 1)[:-1],
-            (
-                GAP_S,
-                {
-                    "text": "".join(WORDS),
-                    "meta_info": {
-                        "prompt_tokens": PROMPT,
-                        "completion_tokens": TOKENS,
-                        "finish_reason": "length",
-                    },
-                },
-            ),
-        ],
-        TTFT_MS,
-    ),
-    "generate, counts of zero": ("generate", of_generate(lambda i: 0), TTFT_MS),
-    "generate, the whole count on each": ("generate", of_generate(lambda i: TOKENS), TTFT_MS),
-    "generate, a count at admission": (
-        "generate",
-        [(0, {"text": "", "meta_info": {"completion_tokens": 1}}), *of_generate(lambda i: i + 1)],
-        TTFT_MS,
-    ),
-    "generate, text without counts": (
-        "generate",
-        [(pause(i), {"text": "".join(WORDS[: i + 1])}) for i in range(39)] + [(GAP_S, generated(39, 40))],
-        TTFT_MS,
-    ),
-    "responses": ("responses", of_responses(lambda _: "output_text"), TTFT_MS),
-    "responses, arguments": ("responses", of_responses(lambda _: "function_call_arguments"), TTFT_MS),
-    "responses, reasoning": (
-        "responses",
-        of_responses(lambda i: "reasoning_text" if i < 20 else "output_text"),
-        SEEN_MS,
-    ),
-    "responses, summary of reasoning": ("responses", of_responses(lambda _: "reasoning_summary_text"), None),
-    "messages": ("messages", of_messages(lambda i: {"type": "text_delta", "text": WORDS[i]}), TTFT_MS),
-    "messages, arguments": (
-        "messages",
-        of_messages(lambda i: {"type": "input_json_delta", "partial_json": WORDS[i]}),
-        TTFT_MS,
-    ),
-    "messages, thinking": (
-        "messages",
-        of_messages(
-            lambda i: (
-                {"type": "thinking_delta", "thinking": WORDS[i]}
-                if i < 20
-                else {"type": "text_delta", "text": WORDS[i]}
-            )
-        ),
-        SEEN_MS,
-    ),
-    "messages, thinking alone": (
-        "messages",
-        of_messages(lambda i: {"type": "thinking_delta", "thinking": WORDS[i]}),
-        None,
+    "responses, reasoning": of_responses(lambda i: "reasoning_text" if i < 20 else "output_text"),
+    "messages, thinking": of_messages(
+        lambda i: {"type": "text_delta", "text": WORDS[i]} if i >= 20 else thought(i)
     ),
 }
+# and never.
+NEVER: dict[str, list[Timed]] = {
+    "reasoning alone": each(lambda i, w: {"reasoning": w}),
+    "responses, summary of reasoning": of_responses(lambda _: "reasoning_summary_text"),
+    "messages, thinking alone": of_messages(thought),
+}
+RIGHT = [
+    (name, timed, seen_ms)
+    for streams, seen_ms in ((AT_FIRST, TTFT_MS), (HALF_WAY, TTFT_MS + 20 * TPOT_MS), (NEVER, None))
+    for name, timed in streams.items()
+]
 
 # Streams whose figures cannot be right, and the words in which the verdict says why.
-SUSPECT: dict[str, tuple[str, list[Timed], str]] = {
-    "whole": ("chat", together(100), "all chunks came at one instant"),
-    "clumps of ten": ("chat", together(11), "at a time"),
-    "clumps of five": ("chat", together(6), "at a time"),
-    "a field that is not read": ("chat", each(lambda i, w: {"odd": w}), "are counted on one chunk"),
+SUSPECT: dict[str, tuple[list[Timed], str]] = {
+    "whole": (together(100), "all chunks came at one instant"),
+    "clumps of ten": (together(11), "at a time"),
+    "clumps of five": (together(6), "at a time"),
+    "a field that is not read": (each(lambda i, w: {"odd": w}), "are counted on one chunk"),
     "the whole answer in the last message": (
-        "chat",
-        each(lambda i, w: {}, last=says({"content": "".join(WORDS)}, "length")),
+        each(lambda i, w: {}, last=says({"content": ALL}, "length")),
         "are counted on one chunk",
     ),
     "a blank message at admission, and a last token without text": (
-        "chat",
         streamed([says({"content": w}) for w in WORDS[:39]], first=says({"content": ""})),
         "the first chunk that counts as a token has no text",
     ),
     "a blank that keeps the connection open": (
-        "chat",
-        [(0.01, says({"content": " "})), *each(lambda i, w: {"content": w})[1:]],
+        [(0.01, says({"content": " "})), *content()[1:]],
         "before the others: it is not a token",
     ),
-    "the prompt, before the answer": (
-        "completions",
-        [(0.01, {"choices": [{"text": "prompt"}]}), *streamed([text(i) for i in range(TOKENS)])[1:]],
+    "completions, the prompt before the answer": (
+        [(0.01, {"choices": [{"text": "prompt"}]}), *streamed(map(text, range(TOKENS)))[1:]],
         "before the others: it is not a token",
     ),
     "all but the first held back": (
-        "chat",
         [
             (FIRST_S, says({"content": WORDS[0]})),
             (39 * GAP_S, says({"content": WORDS[1]})),
-            *[(-1, event) for _, event in each(lambda i, w: {"content": w})[3:]],
+            *[(-1, event) for _, event in content()[3:]],
         ],
         "the chunks after the first came 39 at a time",
     ),
     "each event twice": (
-        "chat",
         [
             *[(wait, says({"content": w})) for i, w in enumerate(WORDS) for wait in (pause(i), -1)],
-            *each(lambda i, w: {"content": w})[-2:],
+            *content()[-2:],
         ],
         "a proxy splits or repeats chunks",
     ),
-    "a usage of one": ("chat", each(lambda i, w: {"content": w}, used=counts(1)), "more chunks have text"),
-    "letters in messages of their own": (
-        "chat",
-        each(lambda i, w: {"content": w}, used=counts(10)),
-        "more chunks have text",
-    ),
+    "a usage of one": (content(used=counts(1)), "more chunks have text"),
+    "letters in messages of their own": (content(used=counts(10)), "more chunks have text"),
     "more tokens than were asked for": (
-        "chat",
-        each(lambda i, w: {"content": w}, used=counts(400)),
+        content(used=counts(400)),
         "400.0 tokens per response, 40.0 requested",
     ),
     "a total beyond prompt and output": (
-        "chat",
-        each(lambda i, w: {"content": w}, used=counts(TOKENS, total_tokens=500)),
+        content(used=counts(TOKENS, total_tokens=500)),
         "beyond prompt and output",
     ),
     "reasoning that is counted and not shown": (
-        "chat",
         streamed(HIDDEN, used=TWENTY_HIDDEN),
         "are counted and not shown",
     ),
     "reasoning that is counted elsewhere": (
-        "chat",
         streamed(HIDDEN, used=counts(TOKENS, reasoning_tokens=20)),
         "are counted and not shown",
     ),
-    "a parser that drops the first half": (
-        "chat",
-        streamed([says({"content": w}) for w in WORDS[20:]]),
-        "by their words the chunks carry one each",
-    ),
-    "a parser that drops every third token": (
-        "completions",
-        streamed([text(i) for i in range(TOKENS) if i % 3]),
+    "a parser that drops the first half": (streamed(HIDDEN), "by their words the chunks carry one each"),
+    "completions, a parser that drops every third token": (
+        streamed(text(i) for i in range(TOKENS) if i % 3),
         "by their words the chunks carry one each",
     ),
     "a parser that lets the first half go at once": (
-        "chat",
-        streamed([says({"content": "".join(WORDS[:20])}), *(says({"content": w}) for w in WORDS[20:])]),
+        streamed([says({"content": "".join(WORDS[:20])}), *HIDDEN]),
         "or came with the first chunk",
     ),
     "a first half at once, counted": (
-        "chat",
         streamed(
-            [
-                says({"content": "".join(WORDS[:20])}, used=counts(20)),
-                *(says({"content": w}, used=counts(21 + i)) for i, w in enumerate(WORDS[20:])),
-            ]
+            says({"content": w}, used=counts(20 + i))
+            for i, w in enumerate(["".join(WORDS[:20]), *WORDS[20:]])
         ),
         "the first chunk carries 20 tokens",
     ),
     "encrypted reasoning": (
-        "chat",
-        each(
-            lambda i, w: {"reasoning_details": [{"data": "x"}]} if i < 20 else {"content": w},
-            used=TWENTY_HIDDEN,
-        ),
+        half_thought(lambda w: {"reasoning_details": [{"data": "x"}]}, used=TWENTY_HIDDEN),
         "are counted and not shown",
     ),
 }
 
 
-def played(api: str, timed: list[Timed], transport: str) -> RunEvidence:
+def played(name: str, timed: list[Timed], transport: str) -> RunEvidence:
     """A run whose every answer is this stream; a wait of -1 puts an event into the write before it."""
+    dialect = recorded.APIS.get(name.partition(",")[0], recorded.APIS["chat"])
     pieces: list[bytes | float] = [HEAD]
     for seconds, event in timed:
         data = chunk(b"data: %b\n\n" % json.dumps(event).encode())
@@ -406,26 +329,21 @@ def played(api: str, timed: list[Timed], transport: str) -> RunEvidence:
     with VirtualServer(lambda asked: Answer([*pieces, chunk(DONE), LAST])) as server:
         driven = drive(job_of(server.target(), REQUESTS, 1), transport, server)
     planned = np.full(REQUESTS, PROMPT), np.full(REQUESTS, TOKENS)
-    decoder = Decoder(recorded.APIS[api], streamed=True, planned=planned)
+    decoder = Decoder(dialect, streamed=True, planned=planned)
     rows = [decoder.decode(capture) for capture in driven.captures]
-    workload = {
-        "input_len": PROMPT,
-        "output_len": TOKENS,
-        "num_prompts": REQUESTS,
-        "max_concurrency": 1,
-        "ignore_eos": False,
-    }
+    lengths = {"input_len": PROMPT, "output_len": TOKENS}
+    workload = {**lengths, "num_prompts": REQUESTS, "max_concurrency": 1, "ignore_eos": False}
+    more = {"window": None, "calibration": None, "ceiling": None}
     client = made_cases.client(transport=transport)
-    return made_cases.run(
-        rows, workload, requests=REQUESTS, window=None, calibration=None, ceiling=None, client=client
-    )
+    return made_cases.run(rows, workload, requests=REQUESTS, client=client, **more)
 
 
 @pytest.mark.parametrize("transport", EVERY_TRANSPORT)
-@loop_over("name", RIGHT)
-def test_a_token_is_found_wherever_it_is_and_whatever_the_counts_are(name: str, transport: str) -> None:
-    api, timed, seen_ms = RIGHT[name]
-    run = played(api, timed, transport)
+@loop_over(("name", "timed", "seen_ms"), RIGHT)
+def test_a_token_is_found_wherever_it_is_and_whatever_the_counts_are(
+    name: str, timed: list[Timed], seen_ms: float | None, transport: str
+) -> None:
+    run = played(name, timed, transport)
     metrics = run.metrics
     assert (metrics.completed, metrics.total_output_tokens) == (REQUESTS, REQUESTS * TOKENS), metrics.failures
     assert metrics.ttft.median_ms == pytest.approx(TTFT_MS, abs=0.5)
@@ -441,8 +359,8 @@ def test_a_token_is_found_wherever_it_is_and_whatever_the_counts_are(name: str, 
 @pytest.mark.parametrize("transport", EVERY_TRANSPORT)
 @loop_over("name", SUSPECT)
 def test_what_cannot_be_right_is_suspect_with_its_cause(name: str, transport: str) -> None:
-    api, timed, words = SUSPECT[name]
-    run = played(api, timed, transport)
+    timed, words = SUSPECT[name]
+    run = played(name, timed, transport)
     assert run.metrics.completed == REQUESTS
     assert words in " ".join(finding.evidence for finding in verdict.judge(run).grave)
     assert not _codes(run) & {"reads-late", "messages-together"}
@@ -474,7 +392,7 @@ def drafted(size: int) -> list[Timed]:
         "drafts of two": several([1, *[2, 1] * 13]),
         "drafts of thirteen": several([1, *[13] * 3]),
         "drafts of four, a chunk each": drafted(4),
-        "a token each 0.1 ms": [(s / 100, e) for s, e in each(lambda i, w: {"content": w})],
+        "a token each 0.1 ms": [(s / 100, e) for s, e in content()],
     },
 )
 def test_a_healthy_server_of_several_tokens_a_message_is_not_doubted(
@@ -497,9 +415,8 @@ _NOT_LOCATED = "160 chunks, and nothing shows whether these carry several or som
     },
 )
 def test_where_no_word_shows_what_messages_carry_a_note_says_so(timed: list[Timed], transport: str) -> None:
-    findings = {
-        each.rule.code: each.evidence for each in verdict.judge(played("chat", timed, transport)).findings
-    }
+    found = verdict.judge(played("chat", timed, transport)).findings
+    findings = {finding.rule.code: finding.evidence for finding in found}
     assert _NOT_LOCATED in findings["tokens-not-located"]
     assert "arrivals-not-tokens" not in findings
 
