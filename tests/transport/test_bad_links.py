@@ -1,6 +1,7 @@
-"""Bad links: windows of a few hundred bytes, and segments that are lost or overtaken under TLS.
+"""Bad links: small windows, and paths that lose, reorder, double and delay; also under TLS.
 
-The kernel's own, in network namespaces. Each answer is whole, and its tokens arrived when they could be read.
+The kernel's own, in network namespaces. Each answer is whole, its tokens arrived when they could be read, and
+what held them up is known.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.harness.impaired_path import SERVER, Impairment
+from benchmarks.harness.impaired_path import SERVER, Impairment, Way
 from builders import made_cases
 from builders.loops import loop_over
 from fakes.own_network import inside, over_path
@@ -39,15 +40,20 @@ from fakes.scripted_server import (
 )
 from fakes.tls import make_contexts
 from loadgen.records.decode import Decoder
-from loadgen.records.record import Record
+from loadgen.records.record import NO_CAUSE, PATH, REORDERING, RETRANSMISSION, UNKNOWN, Record
 from loadgen.verdict import verdict
 from loadgen.wire.openai import Completions
 
 pytestmark = [pytest.mark.whole, needs_ring]
 TRANSPORTS = ["wire", "ring", "httpx"]
 TOKENS, GAP_S = 8, 0.01
+MANY, LONG_GAP_S = 40, 0.02  # of a stream over an impaired path
 PIECES = TOKENS + 4  # of a response: its head, its tokens, the usage, [DONE] and the last chunk
 BAD = Impairment(10, loss=0.05, late=0.05, late_ms=30)
+WORST = Impairment(50, jitter_ms=20, overtaking=0.25, doubled=0.05, loss=0.01, resent=0.01, bare=True)
+LOSSY = Impairment(50, loss=0.03, resent=0.03, bare=True)
+CAUSES = {"path_delay": PATH, "reordering": REORDERING, "retransmission": RETRANSMISSION}
+EVENTS = [chunk(event) for event in events(MANY)]
 LEAST_BYTES = 2304  # for which a kernel lets a receive buffer be set
 MS = 1_000_000
 HANDSHAKE = {"TLS 1.2": 0, "TLS 1.3": 4}  # records of the server's that look like data
@@ -124,17 +130,19 @@ def test_windows_of_a_few_bytes_cost_no_token_and_no_time(transport: str, tls: b
 
 
 @dataclass
-class Lossy:
-    """A run over TLS whose path loses a twentieth of the segments, and lets others overtake as many."""
+class PathRun:
+    """A run over an impaired path: what the server wrote when, and what became of it on the way."""
 
     transport: str
-    channel: str
+    impairment: Impairment
+    requests: int = 24
+    streams_at_once: int = 6
+    tls: tuple[ssl.SSLContext | None, ssl.SSLContext | None] = (None, None)  # the server's and the client's
+    wrote_ns: dict[int, list[int]] = field(default_factory=dict)  # by request, of each event
     ports: dict[int, int] = field(default_factory=dict)  # the client's, by connection
-    requests: int = 12
 
     def __post_init__(self) -> None:
-        serving, self.trusting = contexts(VERSIONS[self.channel])
-        self.server = ScriptedServer(self._answer, host=SERVER, tls=serving)
+        self.server = ScriptedServer(self._answer, host=SERVER, tls=self.tls[0])
         serve = self.server._serve
 
         def noted(sock: socket.socket, connection: int) -> None:
@@ -143,29 +151,63 @@ class Lossy:
 
         self.server._serve = noted  # type: ignore[method-assign]
         self.up = threading.Event()
-
-    @staticmethod
-    def _answer(_: Asked) -> Answer:
-        pieces: list[bytes | float] = [HEAD]
-        for event in events(TOKENS):
-            pieces += [GAP_S, chunk(event)]
-        return Answer([*pieces, LAST])
-
-    def run(self) -> None:
-        """Run it to its end."""
-        path = over_path(BAD, self._serve, self._drive)
+        path = over_path(self.impairment, self._serve, self._drive)
         self.streams = path.streams()
         self.lost = sum(segment.fate == "lost" for segment in path.segments)
+        assert kinds(self.driven) == [None] * self.requests
+
+    def _answer(self, asked: Asked) -> Answer:
+        return Answer(self._pieces(self.wrote_ns.setdefault(int(asked.body), [])))  # type: ignore[arg-type]
+
+    @staticmethod
+    def _pieces(wrote_ns: list[int]) -> Iterator[bytes | float]:
+        yield HEAD
+        for event in EVENTS:
+            yield LONG_GAP_S
+            wrote_ns.append(time.monotonic_ns())
+            yield event
+        yield LAST
 
     def _serve(self, over: threading.Event) -> None:
         with self.server:
             self.up.set()
-            over.wait(20)
+            over.wait(60)
 
     def _drive(self) -> None:
         assert self.up.wait(10)
-        target = self.server.target(self.trusting)
-        self.driven = drive(job_of(target, self.requests, 3, body=numbered), self.transport)
+        job = job_of(self.server.target(self.tls[1]), self.requests, self.streams_at_once, body=numbered)
+        self.driven: Driven = drive(job, self.transport)
+
+    def ways(self) -> dict[int, list[Way]]:
+        """By request: what became of each of its tokens."""
+        raws = {capture.index: capture.raw for capture in self.driven.captures}
+        found, begins = {}, dict[int, int]()
+        for asked in self.server.asked:
+            request, begin = int(asked.body), begins.get(asked.connection, 0)
+            at, ends = 0, []
+            for event in EVENTS[:MANY]:
+                at = raws[request].index(event, at) + len(event)
+                ends.append(begin + at)
+            stream = self.streams[self.ports[asked.connection], True]
+            found[request] = [stream.way_of(end) for end in ends]
+            begins[asked.connection] = begin + len(raws[request])
+        return found
+
+
+class EncryptedPathRun(PathRun):
+    """A run over TLS whose path loses a twentieth of the segments, and lets others overtake as many."""
+
+    def __init__(self, transport: str, channel: str) -> None:
+        self.channel = channel
+        super().__init__(transport, BAD, 12, 3, contexts(VERSIONS[channel]))
+
+    @staticmethod
+    def _pieces(_: list[int]) -> Iterator[bytes | float]:
+        yield HEAD
+        for event in events(TOKENS):
+            yield GAP_S
+            yield chunk(event)
+        yield LAST
 
     def readable(self) -> dict[int, list[tuple[int, int]]]:
         """By request: between which times each of its records could be read in full, ns."""
@@ -195,9 +237,7 @@ def away_ns(record: Record, readable: list[tuple[int, int]]) -> tuple[Any, Any]:
 @loop_over("channel", VERSIONS)
 @loop_over("transport", TRANSPORTS)
 def test_losses_under_tls_are_doubted_and_date_no_token_wrong(transport: str, channel: str) -> None:
-    lossy = Lossy(transport, channel)
-    lossy.run()
-    assert kinds(lossy.driven) == [None] * lossy.requests
+    lossy = EncryptedPathRun(transport, channel)
     found, readable = records(lossy.driven), lossy.readable()
     assert lossy.lost > 3
     assert [record.output_tokens for record in found] == [TOKENS] * lossy.requests
@@ -212,3 +252,55 @@ def test_losses_under_tls_are_doubted_and_date_no_token_wrong(transport: str, ch
         assert np.max(after_last) < MS
     # Of each token once: who reads late is not always late.
     assert np.min(after_last, axis=0).max() < (3 * MS if transport == "httpx" else MS)
+
+
+@loop_over("transport", ["ring", "wire"])
+def test_tokens_arrive_as_they_were_written_and_the_path_took(transport: str) -> None:
+    impaired = PathRun(transport, WORST)
+    ways, first_ms, gaps_ms, waited_ms = impaired.ways(), [], [], []
+    for record in records(impaired.driven):
+        taken_ns, readable_ns = np.array([(way.taken_ns, way.readable_ns) for way in ways[record.index]]).T
+        wrote_ns = np.array(impaired.wrote_ns[record.index][:MANY])
+        first_ms.append((record.arrival_ns[0] - readable_ns[0]) / MS)
+        gaps_ms += ((np.diff(record.arrival_ns) - np.diff(readable_ns)) / MS).tolist()
+        # Before the server's own write, where a busy machine stops it, and in its kernel.
+        waited_ms += ((taken_ns - wrote_ns) / MS).tolist()
+    assert np.median(waited_ms) < 1
+    assert np.median(np.abs(first_ms)) < 1
+    assert np.median(np.abs(gaps_ms)) < 0.2
+    if transport == "ring":  # the kernel stamps; the wire's tail is as long as a busy machine's turns
+        assert np.percentile(np.abs(first_ms), 90) < 5
+        assert np.percentile(np.abs(gaps_ms), 99) < 3
+
+
+@loop_over("impairment", [WORST, LOSSY])
+def test_what_held_a_token_up_is_known(impairment: Impairment) -> None:
+    """Of the time beyond the quickest packet's, 95 % or more with the right cause, 2 % with a wrong one."""
+    impaired = PathRun("ring", impairment)
+    ways, total_ms, right_ms, wrong_ms = impaired.ways(), 0.0, 0.0, 0.0
+    for record in records(impaired.driven):
+        each = zip(ways[record.index], record.delay_us.tolist(), record.delay_cause.tolist(), strict=True)
+        for way, delay_us, cause in each:
+            true_ms, ms = way.delay_ns / MS, delay_us / 1000
+            right = min(true_ms, ms) if cause == CAUSES[way.cause] else 0.0
+            total_ms, right_ms, wrong_ms = total_ms + true_ms, right_ms + right, wrong_ms + ms - right
+    assert total_ms > 5_000
+    assert right_ms / total_ms >= 0.95
+    assert wrong_ms / total_ms <= 0.02
+
+
+def test_a_path_that_only_delays_holds_no_token_up() -> None:
+    impaired = PathRun("ring", Impairment(50))
+    found = records(impaired.driven)
+    assert sum(record.delay_us.sum() for record in found) / 1000 < 2 * MANY * impaired.requests
+    assert {cause for record in found for cause in record.delay_cause.tolist()} <= {NO_CAUSE, PATH}
+    assert all(0.1 <= record.rtt_ns / 1e9 < 0.15 for record in found)
+    assert np.median([record.request_delay_ns for record in found]) == 0
+
+
+def test_without_segments_nothing_is_said_of_messages() -> None:
+    impaired = PathRun("wire", LOSSY)
+    found = records(impaired.driven)
+    assert {len(record.delay_us) + len(record.delay_cause) for record in found} == {0}
+    assert sum(record.out_of_order for record in found) > 0
+    assert {record.request_delay_ns for record in found} == {UNKNOWN}
