@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from builders.required import require
 from fakes.scripted_server import (
+    DONE,
     HEAD,
     LAST,
     PING,
@@ -28,9 +29,11 @@ from fakes.scripted_server import (
     records,
     stream,
     token,
+    whole,
 )
 from fakes.virtual_network import VirtualServer
-from loadgen.transport.failure import FailureKind
+from loadgen.transport.failure import USER_CANCELLED, FailureKind
+from loadgen.transport.httpx_transport import Exchange
 from loadgen.transport.memory_room import MemoryGauge
 from loadgen.transport.sending.job import Limits
 from loadgen.wire.openai import Completions
@@ -103,6 +106,52 @@ def test_a_connection_that_never_served_has_nothing_sent_again(
     driven = drive(job_of(server.target(), 2, 1, limits=LIMITS), transport, server)
     assert kinds(driven) == [FailureKind.TRUNCATED, None]
     assert [capture.resends for capture in driven.captures] == [0, 0]
+
+
+@loop_over_named(
+    ("answer", "kind"),
+    {
+        "FIN in the stream": (Answer([HEAD, chunk(token())], End.CLOSE), FailureKind.TRUNCATED),
+        "RST in the stream": (Answer([HEAD, chunk(token())], End.RESET), FailureKind.TRUNCATED),
+        "until close, no end": (Answer([OK + b"\r\n" + token()], End.CLOSE), FailureKind.TRUNCATED),
+        "404": (Answer([whole(b'{"detail":"x"}', "404 Not Found")]), FailureKind.HTTP_STATUS),
+        "one JSON body": (Answer([whole(b'{"choices":[]}')]), FailureKind.NOT_STREAMED),
+        "in-band": (Answer([HEAD, chunk(b'data: {"error":{"message":"x"}}\n\n'), LAST]), FailureKind.IN_BAND),
+        "no tokens": (Answer([HEAD, chunk(DONE), LAST]), FailureKind.EMPTY),
+    },
+)
+def test_a_bad_answer_fails_alone_by_its_kind(answer: Answer, kind: FailureKind, transport: str) -> None:
+    found = records(third(answer, transport))
+    assert [record.failure and record.failure.kind for record in found] == [None, kind, None]
+
+
+@loop_over(
+    "event",
+    [
+        "connection.connect_tcp.started",
+        "connection.connect_tcp.complete",
+        "http11.send_request_headers.started",
+        "http11.send_request_body.complete",
+        "http11.receive_response_headers.complete",
+        "http11.receive_response_body.started",
+        "http11.receive_response_body.complete",
+        "http11.response_closed.started",
+    ],
+)
+def test_a_request_given_up_at_any_step_costs_the_next_one_nothing(
+    event: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = Exchange.trace
+
+    async def given_up(exchange: Exchange, name: str, info: dict[str, object]) -> None:
+        await trace(exchange, name, info)
+        if exchange.index == 0 and name == event:
+            exchange.give_up(USER_CANCELLED)
+
+    monkeypatch.setattr(Exchange, "trace", given_up)
+    driven = drive(job_of((server := VirtualServer(lambda _: stream(3))).target(), 3, 1), "httpx", server)
+    assert kinds(driven)[1:] == [None, None]
+    assert kinds(driven)[0] in (FailureKind.USER_CANCELLED, None)  # None: it had ended by then
 
 
 # Answers without an end.
