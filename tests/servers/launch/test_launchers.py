@@ -20,8 +20,8 @@ from loadgen_servers.launch.container import Container
 from loadgen_servers.launch.launchers import LAUNCHERS
 from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec, shown, without_secrets
 
-# What is asked, and what is said of it: after the port, before the caller's own arguments.
-TOLD = read_tables("launchers")
+# Of each engine what is asked, and what is said of it: after the port, before the caller's own arguments.
+TABLES = read_tables("launchers")
 
 SPEC = ServerSpec(model="Qwen/Qwen3-8B", port=8123)
 VLLM_ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_SERVER_DEV_MODE": "1"}
@@ -71,8 +71,6 @@ def command(engine: str, venv: Path, **asked: Any) -> Command:
     return LAUNCHERS[engine](replace(SPEC, python=str(venv), **asked))
 
 
-SPANS = "http://127.0.0.1:4318/v1/traces"
-BY_HTTP = {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}
 START = {
     "vllm": ["bin/vllm", "serve"],
     "sglang": ["bin/python", "-m", "sglang.launch_server", "--model-path"],
@@ -81,7 +79,7 @@ START = {
 
 
 @pytest.mark.whole
-@loop_over(("engine", "asked", "said"), [(engine, *row) for engine, rows in TOLD.items() for row in rows])
+@loop_over(("engine", "asked", "said"), [(engine, *row) for engine in START for row in TABLES[engine]])
 def test_an_engine_is_told_each_thing_in_its_words(
     venv: Venv, engine: str, asked: dict[str, Any], said: list[str]
 ) -> None:
@@ -97,16 +95,7 @@ def test_sglang_is_told_its_name_between_the_model_and_the_port(venv: Venv) -> N
 
 
 @pytest.mark.whole
-@loop_over(("engine", "asked", "own"), [
-    ("vllm", {}, VLLM_ENVIRONMENT),
-    ("vllm", {"host": "0.0.0.0"}, {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}),
-    ("vllm", {"environment": {"DO_NOT_TRACK": "0"}}, {**VLLM_ENVIRONMENT, "DO_NOT_TRACK": "0"}),
-    ("sglang", {}, {}),
-    ("sglang", {"trace_directory": "/traces"}, {"SGLANG_TORCH_PROFILER_DIR": "/traces"}),
-    ("vllm", {"spans_url": SPANS}, {**VLLM_ENVIRONMENT, **BY_HTTP}),
-    ("sglang", {"spans_url": SPANS}, BY_HTTP),
-    ("transformers", {"environment": {"A": "b"}}, {"HF_HUB_DISABLE_UPDATE_CHECK": "1", "A": "b"}),
-])  # fmt: skip
+@loop_over(("engine", "asked", "own"), TABLES["environments"])
 def test_the_environment_has_what_the_engine_needs_and_the_callers_on_top(
     venv: Venv, engine: str, asked: dict[str, Any], own: dict[str, str]
 ) -> None:
@@ -142,18 +131,7 @@ def test_a_relative_trace_directory_is_made_whole(venv: Venv, monkeypatch: pytes
     assert found.environment["SGLANG_TORCH_PROFILER_DIR"] == str(place / "traces")
 
 
-@loop_over(("engine", "asked", "says"), [
-    ("transformers", {"context_len": 4096}, r"context len \(4096\): the model's own limit applies"),
-    ("transformers", {"memory_fraction": 0.5}, r"memory fraction \(0.5\): .*--cb-max-memory-percent"),
-    ("transformers", {"skip_tokenizer": True}, r"skip tokenizer \(True\): it only takes text"),
-    ("transformers", {"prefix_caching": False}, r"prefix caching \(False\): only --server-args --continuous"),
-    ("transformers", {"max_running": 8}, r"max running \(8\): only --server-args --continuous"),
-    ("transformers", {"trace_directory": "/t"}, r"trace directory \(/t\): it has no profiler"),
-    ("transformers", {"spans_url": SPANS}, "it exports no spans, leave out --receive-spans"),
-    ("transformers", {"served_model_name": "q"}, "by its path: leave out the name q"),
-    ("transformers", {"tensor_parallel": 2}, r"no tensor parallelism \(2\)"),
-    ("transformers", {"quantization": "fp8"}, "quantizes to bnb-4bit or bnb-8bit, not fp8"),
-])  # fmt: skip
+@loop_over(("engine", "asked", "says"), TABLES["not told"])
 def test_what_an_engine_cannot_be_told_is_refused_by_name(
     venv: Venv, engine: str, asked: dict[str, Any], says: str
 ) -> None:
@@ -162,15 +140,7 @@ def test_what_an_engine_cannot_be_told_is_refused_by_name(
 
 
 @loop_over("engine", list(RECENT))
-@loop_over(("model", "says"), [
-    ("", "no model to serve"),
-    ("nowhere/to/be/found", "nowhere/to/be/found does not exist"),
-    ("./nowhere", "does not exist"),
-    ("~/models/x", "does not exist"),
-    ("missing.gguf", "missing.gguf does not exist"),
-    ("empty", "empty holds no model: there is no config.json"),
-    ("notes.txt", "notes.txt is a file: give the model's directory"),
-])  # fmt: skip
+@loop_over(("model", "says"), TABLES["no models"])
 def test_a_model_that_is_none_is_refused_before_anything_starts(
     venv: Venv, monkeypatch: pytest.MonkeyPatch, engine: str, model: str, says: str
 ) -> None:
@@ -334,19 +304,7 @@ def llama_command(
     return LAUNCHERS["llamacpp"](ServerSpec(model=model, port=8123, python=python, **asked))
 
 
-@loop_over(("asked", "flags"), [
-    ({}, [*PORT, *OWN]),
-    ({"served_model_name": "qwen3"}, ["--alias", "qwen3", *PORT, *OWN]),
-    # Slots share one context out: each is to have as much as was asked for.
-    ({"max_running": 8, "context_len": 4096}, [*PORT, "--ctx-size", "32768", "--parallel", "8", *OWN]),
-    ({"context_len": 4096}, [*PORT, "--ctx-size", "16384", "--parallel", "4", *OWN]),
-    ({"max_running": 1}, [*PORT, "--parallel", "1", *OWN]),
-    ({"seed": 7}, [*PORT, "--seed", "7", *OWN]),
-    ({"prefix_caching": True}, [*PORT, "--cache-prompt", *OWN]),
-    ({"prefix_caching": False}, [*PORT, "--no-cache-prompt", *OWN]),
-    ({"tensor_parallel": 1}, [*PORT, *OWN]),
-    ({"arguments": ("-ngl", "99")}, [*PORT, *OWN, "-ngl", "99"]),
-])  # fmt: skip
+@loop_over(("asked", "flags"), TABLES["llama.cpp"])
 def test_each_thing_asked_has_its_flag(place: Path, asked: dict[str, Any], flags: list[str]) -> None:
     made = llama_command(place, **asked)
     assert list(made.argv) == [str(place / "llama-server"), "--model", "m.gguf", *flags]
@@ -376,21 +334,7 @@ def test_without_a_place_it_is_the_one_on_path(place: Path, monkeypatch: pytest.
     assert llama_command(place, python=None).argv[0] == str(place / "build" / "bin" / "llama-server")
 
 
-@loop_over(("asked", "says"), [
-    ({"python": "nowhere"}, "--server-python nowhere is no program: build"),
-    ({"python": "empty"}, "--server-python empty has no llama-server in it: build"),
-    ({"model": ""}, "no model to serve: pass --model with a .gguf file"),
-    ({"model": "missing.gguf"}, "missing.gguf does not exist"),
-    ({"model": "./nowhere"}, "does not exist"),
-    ({"model": "notes.txt"}, "notes.txt is no .gguf file"),
-    ({"model": "empty"}, r"empty is a directory, .* convert_hf_to_gguf.py"),
-    ({"model": "inside"}, r"inside is a directory, .* give inside/b.gguf"),
-    ({"memory_fraction": 0.9}, r"memory fraction \(0.9\): it takes what the model and --context-len need"),
-    ({"quantization": "fp8"}, r"quantization \(fp8\): a GGUF file has its own"),
-    ({"skip_tokenizer": True}, "skip tokenizer .* it takes token ids next to text"),
-    ({"tensor_parallel": 2}, r"no tensor parallelism \(2\): .* CUDA_VISIBLE_DEVICES"),
-    ({"trace_directory": "/t"}, "it has no profiler"),
-])  # fmt: skip
+@loop_over(("asked", "says"), TABLES["llama.cpp refused"])
 def test_what_it_cannot_serve_or_be_asked_is_refused(place: Path, asked: dict[str, Any], says: str) -> None:
     with pytest.raises(LaunchError, match=says):
         llama_command(place, **asked)
@@ -410,18 +354,7 @@ def test_its_image_has_the_program_at_a_place_of_its_own(
     assert f"{place}:{place}:ro" in argv
 
 
-CUSTOM = [
-    ("sh serve --port {port}", "sh serve --port 8123", {}),
-    ("sh serve {model} --at={host}:{port}", "sh serve hub/m --at=127.0.0.1:8123", {}),
-    ("""sh serve {port} --j '{"a": {"b": 1}}'""", """sh serve 8123 --j '{"a": {"b": 1}}'""", {}),
-    ("sh serve {port} --cut {0} {} '{a b}'", "sh serve 8123 --cut {0} {} '{a b}'", {}),
-    ("A=1 B='x y' sh serve {port} C=3", "sh serve 8123 C=3", {"A": "1", "B": "x y"}),
-    ("PORT={port} sh serve", "sh serve", {"PORT": "8123"}),
-    ("sh serve {port} ; rm $HOME", "sh serve 8123 ';' rm '$HOME'", {}),
-]
-
-
-@loop_over(("template", "argv", "environment"), CUSTOM)
+@loop_over(("template", "argv", "environment"), TABLES["custom"])
 def test_a_command_of_ones_own_is_filled_in_and_seen_by_no_shell(
     template: str, argv: str, environment: dict[str, str]
 ) -> None:
@@ -434,22 +367,7 @@ def test_a_custom_command_gets_arguments_last_and_the_environment() -> None:
     assert custom.command("A=1 sh {port}", spec) == Command(("sh", "1", "--x", "a b"), {"A": "2"})
 
 
-@loop_over(("template", "asked", "says"), [
-    ("", {}, r"has no \{port\}"),
-    ("sh serve", {}, r"has no \{port\}: write it where the server expects its port"),
-    ("A={port}", {}, "is empty"),
-    ("'' {port}", {}, "is empty"),
-    ("sh 'serve {port}", {}, "cannot be read .no closing quotation"),
-    ("sh {port} {modle}", {}, r"has \{modle\}: only \{port\}, \{host\} and \{model\} are known"),
-    ("sh {port} ${HOME}", {}, r"has \{HOME\}"),
-    ("sh {port} {model}", {}, r"has \{model\}, and no model is given"),
-    ("sh {port} {model}", {"model": "/nowhere/at/all"}, "/nowhere/at/all does not exist"),
-    ("surely-not-installed {port}", {}, "surely-not-installed is not installed, or not on PATH"),
-    ("sh {port}", {"context_len": 9}, r"does not support context len \(9\): write it into the command"),
-    ("sh {port}", {"prefix_caching": False}, r"prefix caching \(False\)"),
-    ("sh {port}", {"served_model_name": "q"}, r"served model name \(q\)"),
-    ("sh {port}", {"python": "python3"}, r"python \(python3\)"),
-])  # fmt: skip
+@loop_over(("template", "asked", "says"), TABLES["custom refused"])
 def test_a_command_of_ones_own_that_cannot_serve_is_refused(
     template: str, asked: dict[str, Any], says: str
 ) -> None:
@@ -470,19 +388,9 @@ def test_what_is_put_before_path_is_shown_as_that(monkeypatch: pytest.MonkeyPatc
     assert shown(Command(("x",), {"PATH": "/a b:/usr/bin"})) == """PATH='/a b:'"$PATH" x"""
 
 
-@loop_over(("argv", "environment", "line"), [
-    (("x",), {"HF_TOKEN": "hf_1", "A": "1"}, "HF_TOKEN='***' A=1 x"),
-    (("x",), {"AWS_SECRET_ACCESS_KEY": "s", "DB_PASSWORD": "p"},
-     "AWS_SECRET_ACCESS_KEY='***' DB_PASSWORD='***' x"),
-    (("x",), {"TOKENIZERS_PARALLELISM": "false"}, "TOKENIZERS_PARALLELISM=false x"),
-    (("x", "--api-key", "a", "b", "--port", "1"), {}, "x --api-key '***' '***' --port 1"),
-    (("x", "--api-key=a", "--max-num-batched-tokens", "8"), {},
-     "x '--api-key=***' --max-num-batched-tokens 8"),
-    (("run", "-e", "HF_TOKEN=a", "--env=API_KEY=b", "-e", "A=c"), {},
-     "run -e 'HF_TOKEN=***' '--env=API_KEY=***' -e A=c"),
-])  # fmt: skip
-def test_secrets_are_not_shown(argv: tuple[str, ...], environment: dict[str, str], line: str) -> None:
-    assert shown(Command(argv, environment)) == line
+@loop_over(("argv", "environment", "line"), TABLES["secrets"])
+def test_secrets_are_not_shown(argv: list[str], environment: dict[str, str], line: str) -> None:
+    assert shown(Command(tuple(argv), environment)) == line
 
 
 def test_a_command_without_secrets_keeps_how_it_is_ended() -> None:
