@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.required import require
 from fakes import virtual_network
 from fakes.scripted_server import Answer, Asked, End, ScriptedServer, closed_port, whole
@@ -33,6 +33,8 @@ from loadgen.server.exchange import (
     ServerAddress,
 )
 from loadgen.server.scraper import MetricsScraper
+
+TABLES = read_tables("exchange")
 
 SGLANG = engines.find_by_owner("sglang") or engines.UNKNOWN
 LIMIT_S = 0.3
@@ -288,19 +290,7 @@ def test_a_proxy_is_asked_for_another_machine(monkeypatch: pytest.MonkeyPatch) -
 
 @loop_over(
     ("status", "origin", "message", "words"),
-    [
-        (
-            401,
-            "",
-            "x",
-            "u needs an API key and none was sent (401): set OPENAI_API_KEY, or pass --api-key-file",
-        ),
-        (403, "", "x", "u needs an API key and none was sent (403): set OPENAI_API_KEY"),
-        (401, "OPENAI_API_KEY", "sk-1", "u does not accept the key from OPENAI_API_KEY (401): check that it"),
-        (401, "--api-key-file k", "", "u does not accept the key from --api-key-file k (401)"),
-        (403, "OPENAI_API_KEY", "no", "u denies this to the key from OPENAI_API_KEY (403: no): check what"),
-        (403, "the header x-api-key", "", "u denies this to the key from the header x-api-key (403): check"),
-    ],
+    TABLES["denials"],
 )
 def test_each_case_has_its_own_words(status: int, origin: str, message: str, words: str) -> None:
     answer = ControlAnswer("/x", status, message.encode())

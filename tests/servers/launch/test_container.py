@@ -12,20 +12,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from fakes.container_engine import put_container_engine
 from loadgen_servers.launch.container import Container
 from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec, shown
 from loadgen_servers.process.running import start
+
+TABLES = read_tables("container")
 
 SPEC = ServerSpec(model="Qwen/Qwen3-8B", port=8123)
 IMAGE = "vllm/vllm-openai:v0.32.0"
 SERVE = ["serve", "Qwen/Qwen3-8B", "--host", "127.0.0.1", "--port", "8123"]
 VLLM = ["-e", "VLLM_NO_USAGE_STATS=1", "-e", "DO_NOT_TRACK=1", "-e", "VLLM_SERVER_DEV_MODE=1"]
 RUN = ["run", "--rm", "--name", "loadgen-1", "--network", "host", "--ipc", "host"]
-JETSON = ["--runtime", "nvidia", "-e", "NVIDIA_VISIBLE_DEVICES=all"]
-CDI = ["--device", "nvidia.com/gpu=all"]
-LABEL = ["--security-opt", "label=disable"]
 
 
 @pytest.fixture
@@ -52,16 +51,7 @@ def container(*there: str, image: str = IMAGE, **settings: Any) -> Container:
     return Container(image, exists=there.__contains__, new_name=lambda: "loadgen-1", **settings)
 
 
-@pytest.mark.parametrize(("engines", "there", "gpu"), [
-    (["docker"], [], []),
-    (["docker", "podman"], ["/dev/nvidiactl"], ["--gpus", "all"]),
-    (["docker"], ["/dev/dxg"], ["--gpus", "all"]),
-    (["docker"], ["/etc/nv_tegra_release"], JETSON),
-    (["docker"], ["/dev/nvmap", "/dev/nvidia0"], JETSON),
-    (["podman"], [], LABEL),
-    (["podman"], ["/dev/nvidia0"], CDI + LABEL),
-    (["podman"], ["/dev/nvmap"], CDI + LABEL),
-])  # fmt: skip
+@pytest.mark.parametrize(("engines", "there", "gpu"), TABLES["machines"])
 def test_the_whole_command_on_each_kind_of_machine(
     tmp_path: Path, on_path: Callable[..., Path], engines: list[str], there: list[str], gpu: list[str]
 ) -> None:
@@ -78,20 +68,10 @@ def test_the_whole_command_on_each_kind_of_machine(
     assert found.directories == (f"{tmp_path}/hf",)  # made at the start, or docker would make it, as root
 
 
-@loop_over(("settings", "asked", "end"), [
-    ({"serves": "sglang"}, {}, ["--entrypoint", "python3", IMAGE, "-m", "sglang.launch_server"]),
-    ({"serves": "transformers"}, {}, ["--entrypoint", "transformers", IMAGE, "serve"]),
-    ({"arguments": ("--shm-size", "16g")}, {}, ["--entrypoint", "vllm", "--shm-size", "16g", IMAGE, "serve"]),
-    ({"arguments": ("--entrypoint", "/start.sh")}, {}, ["--entrypoint", "/start.sh", IMAGE, "vllm", "serve"]),
-    ({"arguments": ("--entrypoint=",)}, {}, ["--entrypoint=", IMAGE, "vllm", "serve"]),
-    ({"template": "{model} --port={port}"}, {}, [IMAGE, "Qwen/Qwen3-8B", "--port=8123"]),
-    ({"template": "A=1 x {port}"}, {}, ["-e", "A=1", IMAGE, "x", "8123"]),
-])  # fmt: skip
-def test_what_runs_inside(
-    on_path: Callable[..., Path], settings: dict[str, Any], asked: dict[str, Any], end: list[str]
-) -> None:
+@loop_over(("settings", "end"), TABLES["inside"])
+def test_what_runs_inside(on_path: Callable[..., Path], settings: dict[str, Any], end: list[str]) -> None:
     on_path("docker")
-    argv = list(container(**settings).command(replace(SPEC, **asked)).argv)
+    argv = list(container(**settings).command(SPEC).argv)
     at = len(argv) - 1 - argv[::-1].index(IMAGE)
     start = at - end.index(IMAGE)
     assert argv[start : start + len(end)] == end
@@ -175,17 +155,7 @@ def test_no_two_containers_have_one_name(on_path: Callable[..., Path]) -> None:
     assert first != second
 
 
-@loop_over(("engines", "settings", "asked", "says"), [
-    ([], {}, {}, "neither docker nor podman is on PATH: install one"),
-    (["docker"], {"engine": "podman"}, {}, "podman is not on PATH"),
-    (["docker"], {"image": ""}, {}, "'' is not an image's name: give one"),
-    (["docker"], {"image": "--privileged"}, {}, "'--privileged' is not an image's name"),
-    (["docker"], {"serves": "tgi"}, {}, "unknown engine tgi: give vllm, sglang, transformers"),
-    (["docker"], {}, {"python": "python3"}, "an image has its own Python"),
-    (["docker"], {}, {"model": "/nowhere/at/all"}, "/nowhere/at/all does not exist"),
-    (["docker"], {"serves": "transformers"}, {"context_len": 9}, r"does not support context len \(9\)"),
-    (["docker"], {"template": "vllm serve"}, {}, r"has no \{port\}"),
-])  # fmt: skip
+@loop_over(("engines", "settings", "asked", "says"), TABLES["refused"])
 def test_what_cannot_be_run_in_a_container_is_refused(
     on_path: Callable[..., Path],
     engines: list[str],
