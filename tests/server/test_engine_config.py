@@ -80,59 +80,14 @@ def test_an_engines_own_sentences_are_kept_once() -> None:
     assert unoptimized.startswith("awq quantization is not fully optimized yet")
 
 
-def answer(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((LOGS / f"{name}.json").read_text("utf-8"))
-    return found
-
-
 @loop_over(
     ("info", "fields"),
-    [
-        (
-            answer("sglang-0.5.23-cpu-server_info"),
-            {
-                "version": "0.5.23",
-                "attention_backend": "torch_native",
-                "kv_cache_dtype": "auto",
-                "cuda_graphs": "off",
-                "prefix_caching": "on",
-                "chunked_prefill": "4096",
-                "tensor_parallel": 1,
-                "kv_capacity_tokens": 65536,
-                "kv_bytes": gib(0.031),
-                "load_s": 0.05,
-            },
-        ),
-        (
-            {
-                "quantization": "fp8",
-                "disable_cuda_graph": False,
-                "speculative_algorithm": "EAGLE",
-                "speculative_num_draft_tokens": 4,
-            },
-            {"quantization": "fp8", "cuda_graphs": "on", "speculative": "EAGLE, 4 tokens"},
-        ),
-        (
-            json.loads((LOGS.parent / "llama_server" / "props.json").read_text("utf-8")),
-            {"version": "b1-0c1e570", "quantization": "GGUF F16", "max_model_len": 4096, "max_running": 4},
-        ),
-        (
-            answer("vllm-0.32-cpu-server_info"),
-            {
-                name: value
-                for name, value in expected("vllm-0.32-cpu").items()
-                if name not in ("version", "kv_bytes", "load_s")
-            },
-        ),
-        (
-            {"vllm_config": {"speculative_config": {"method": "mtp", "num_speculative_tokens": 2}}},
-            {"speculative": "mtp, 2 tokens"},
-        ),
-        ({"vllm_config": "a text", "internal_states": [], "startup_time": 3}, {}),
-        ({}, {}),
-    ],
+    TABLES["answers"],
 )
-def test_an_answer_is_read_too(info: dict[str, Any], fields: dict[str, Any]) -> None:
+def test_an_answer_is_read_too(info: str | dict[str, Any], fields: dict[str, Any]) -> None:
+    """A recorded one by its name."""
+    if isinstance(info, str):
+        info = dict(json.loads((LOGS.parent / f"{info}.json").read_text("utf-8")))
     assert said(parse_info(info)) == fields
 
 
@@ -182,20 +137,7 @@ def test_what_no_log_says_is_of_the_checkpoint_or_not_there() -> None:
 
 @loop_over(
     ("method", "word", "shown"),
-    [
-        ("compressed-tensors", "Int4-W4A16", "Int4-W4A16"),
-        ("compressed-tensors", "BF16", "compressed-tensors"),
-        ("modelopt", "FP8", "FP8"),
-        ("modelopt_fp4", "FP8+NVFP4", "FP8+NVFP4"),
-        ("awq_marlin", "AWQ-4bit", "AWQ-4bit"),
-        ("gptq_marlin", "AutoRound-Int4", "AutoRound-Int4"),
-        ("gptq_marlin", "AWQ-4bit", "gptq_marlin"),
-        ("fp8", "BF16", "fp8"),
-        ("none", "BF16", "BF16"),
-        ("", "FP8", "FP8 as declared"),
-        ("", "", ""),
-        ("gguf", "GGUF-Q4_K_M", "GGUF-Q4_K_M"),
-    ],
+    TABLES["shown"],
 )
 def test_the_fields_word_is_shown_where_the_engine_runs_just_that(method: str, word: str, shown: str) -> None:
     lines = render_config(EngineConfig(quantization=method, attention_backend="X"), declared(word))
@@ -205,47 +147,19 @@ def test_the_fields_word_is_shown_where_the_engine_runs_just_that(method: str, w
 
 @loop_over(
     ("config", "fallbacks"),
-    [
-        (EngineConfig(), ()),
-        (EngineConfig(quantization="fp8", kernel="CutlassFP8"), ()),
-        (EngineConfig(quantization="awq_marlin", kernel="MarlinLinearKernel"), ()),
-        (EngineConfig(quantization="gptq", kernel="MarlinLinearKernel", moe_kernel="MARLIN"), ()),
-        (EngineConfig(quantization="fp8", kernel="MarlinFP8"), ("fp8 linear layers by MarlinFP8",)),
-        (
-            EngineConfig(quantization="compressed-tensors", kernel="MarlinNvFp4LinearKernel"),
-            ("compressed-tensors linear layers by MarlinNvFp4LinearKernel",),
-        ),
-        (EngineConfig(quantization="mxfp4", moe_kernel="marlin"), ("mxfp4 experts by marlin",)),
-        (EngineConfig(remarks=("Casting torch.bfloat16 to torch.float16.",)), ()),
-        (
-            EngineConfig(kernel="x", remarks=("awq quantization is not fully optimized yet.",)),
-            ("awq quantization is not fully optimized yet.",),
-        ),
-    ],
+    TABLES["fallbacks"],
 )
-def test_a_kernel_that_fell_back_is_named(config: EngineConfig, fallbacks: tuple[str, ...]) -> None:
-    assert config.fallbacks == fallbacks
+def test_a_kernel_that_fell_back_is_named(config: dict[str, Any], fallbacks: list[str]) -> None:
+    assert [*EngineConfig(**config).fallbacks] == fallbacks
 
 
 @loop_over(
-    ("config", "checkpoint", "named"),
-    [
-        (EngineConfig(), declared("NVFP4"), "NVFP4"),
-        (EngineConfig(quantization="modelopt_fp4"), declared("NVFP4"), "NVFP4"),
-        (EngineConfig(quantization="fp8"), None, "fp8"),
-        (EngineConfig(quantization="fp8", kernel="CutlassFP8"), None, ""),
-        (EngineConfig(quantization="gptq_marlin"), declared("GPTQ-Int4"), ""),
-        (EngineConfig(quantization="none"), declared("FP8"), ""),
-        (EngineConfig(), declared("BF16"), ""),
-        (EngineConfig(), declared("GGUF-Q4_K_M"), ""),
-        (EngineConfig(), None, ""),
-    ],
+    ("config", "word", "named"),
+    TABLES["unknown kernels"],
 )
-def test_a_kernel_that_nothing_names_is_unknown(
-    config: EngineConfig, checkpoint: Checkpoint | None, named: str
-) -> None:
+def test_a_kernel_that_nothing_names_is_unknown(config: dict[str, Any], word: str | None, named: str) -> None:
     line = f"kernels of {named}: unknown, neither the server nor a log here names them" if named else ""
-    assert explain_unknown_kernels(config, checkpoint) == line
+    assert explain_unknown_kernels(EngineConfig(**config), declared(word) if word else None) == line
 
 
 def test_sglang_s_answer_names_its_kernels() -> None:
