@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.only_run import stored
 from fakes.hosted_api import KEY, HostedApi, openai_error
 from fakes.scripted_server import Answer, Asked, ScriptedServer, whole
@@ -27,25 +27,14 @@ pytestmark = [
 TOKENIZER = str(Path(__file__).parents[1] / "data" / "tokenizer")
 LOAD = ["--num-prompts", "4", "--max-concurrency", "2", "--random-input-len", "8", "--random-output-len", "3"]
 CHAT = [*LOAD, "--backend", "openai-chat", "--tokenizer", TOKENIZER]
-NO_EOS = (400, openai_error("Unrecognized request argument supplied: ignore_eos"))
-NO_LIMIT = (
-    400,
-    openai_error(
-        "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' "
-        "instead.",
-        "max_tokens",
-    ),
-)
-NO_TEMPERATURE = (
-    400,
-    openai_error(
-        "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) value is "
-        "supported.",
-        "temperature",
-    ),
-)
-NO_OPTIONS = (400, openai_error("Unknown parameter: 'stream_options'."))
-NO_RUNNING = (400, openai_error("Unknown parameter: 'stream_options.continuous_usage_stats'."))
+NO_EOS = {"ignore_eos": (400, openai_error("Unrecognized request argument supplied: ignore_eos"))}
+TABLES = read_tables("acceptance")  # what is refused: by field, the status, the message, the parameter
+
+
+def refuse(refused: dict[str, Any], **more: Any) -> HostedApi:
+    """An API that refuses these fields."""
+    errors = {field: (status, openai_error(*words)) for field, (status, *words) in refused.items()}
+    return HostedApi(errors, **more)
 
 
 @pytest.fixture(autouse=True)
@@ -63,62 +52,25 @@ def bench(api: HostedApi, *words: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("refused", "words", "sent", "reported"),
-    [
-        pytest.param(
-            {"ignore_eos": NO_EOS},
-            [],
-            {"max_tokens", "stream_options"},
-            ["left out: ignore_eos (refused by the server); responses may end early: --min-tokens N"],
-            id="ignore_eos",
-        ),
-        pytest.param(
-            {"ignore_eos": NO_EOS, "max_tokens": NO_LIMIT},
-            [],
-            {"max_completion_tokens", "stream_options"},
-            ["renamed: max_tokens is sent as max_completion_tokens (as the server requires)"],
-            id="the limit's name",
-        ),
-        pytest.param(
-            {"temperature": NO_TEMPERATURE},
-            ["--temperature", "0"],
-            {"max_tokens", "stream_options", "ignore_eos"},
-            ["left out: temperature (refused by the server); its default applies"],
-            id="temperature",
-        ),
-        pytest.param(
-            {"stream_options": NO_OPTIONS},
-            [],
-            {"max_tokens", "ignore_eos"},
-            ["left out: stream_options (refused by the server); no usage in the responses"],
-            id="stream_options",
-        ),
-        pytest.param(
-            {"stream_options.continuous_usage_stats": NO_RUNNING},
-            ["--continuous-usage"],
-            {"max_tokens", "ignore_eos", "stream_options"},
-            ["left out: stream_options.continuous_usage_stats (refused by the server); tokens are"],
-            id="running usage",
-        ),
-    ],
+    ("refused", "words", "sent", "reported"), TABLES["left out"].values(), ids=TABLES["left out"]
 )
 @pytest.mark.parametrize("warmups", [0, 2])
 def test_what_is_refused_is_left_out_of_every_request(
-    refused: dict[str, Any], words: list[str], sent: set[str], reported: list[str], warmups: int
+    refused: dict[str, Any], words: list[str], sent: list[str], reported: str, warmups: int
 ) -> None:
-    api = HostedApi(refused)
+    api = refuse(refused)
     assert bench(api, *CHAT, *words, "--num-warmups", str(warmups)) == 0
     facts, report = stored()
     bodies = [set(body) - {"model", "messages", "stream"} for body in api.served]
-    assert bodies == [sent] * (1 + warmups + 4)  # the one that found it out, and the run
-    assert [line for line in reported if line not in report] == []
+    assert bodies == [set(sent)] * (1 + warmups + 4)  # the one that found it out, and the run
+    assert reported in report
     assert [field["name"] for field in facts["adapted"]] == list(refused)
     assert facts["ignore_eos_refused"] == ("ignore_eos" in refused)
     assert "http-status" not in report
 
 
 def test_what_was_refused_is_asked_once_for_all_runs() -> None:
-    api = HostedApi({"ignore_eos": NO_EOS})
+    api = HostedApi(NO_EOS)
     assert bench(api, *CHAT, "--repeat", "2") == 0
     assert api.posted == 2 + 2 * 4
 
@@ -132,45 +84,12 @@ def test_an_engine_that_is_known_is_sent_no_request_more(owner: str) -> None:
 
 @loop_over(
     ("refused", "words", "reported"),
-    [
-        (
-            {"chat_template_kwargs": (400, openai_error("Unknown parameter: 'chat_template_kwargs'."))},
-            ["--chat-template-kwargs", '{"enable_thinking": false}'],
-            "/v1/chat/completions refuses chat_template_kwargs (400: Unknown parameter: "
-            "'chat_template_kwargs'.): leave out --chat-template-kwargs",
-        ),
-        (
-            {"min_tokens": (400, openai_error("Unknown parameter: 'min_tokens'."))},
-            ["--extra-body", '{"min_tokens": 3}'],
-            "(400: Unknown parameter: 'min_tokens'.): leave min_tokens out of --extra-body",
-        ),
-        (
-            {"temperature": (400, openai_error("temperature must be at most 2, got 9", "temperature"))},
-            ["--temperature", "9"],
-            "refuses temperature (400: temperature must be at most 2, got 9): leave out --temperature",
-        ),
-        (
-            {"model": (400, openai_error("something is wrong"))},
-            [],
-            "refuses the request (400: something is wrong): --print-request shows what is sent",
-        ),
-        (
-            {"model": (404, openai_error("The model `big-1` does not exist"))},
-            [],
-            "/v1/chat/completions does not exist, or not for this model (404: The model `big-1` does not "
-            "exist): check --base-url and --model",
-        ),
-        (
-            {"model": (403, openai_error("not in your country"))},
-            [],
-            "denies this to the key from OPENAI_API_KEY (403: not in your country)",
-        ),
-    ],
+    TABLES["needed"],
 )
 def test_what_cannot_be_left_out_ends_the_command_with_its_flag(
     refused: dict[str, Any], words: list[str], reported: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    api = HostedApi(refused)
+    api = refuse(refused)
     assert bench(api, *CHAT, *words) == 1
     error = capsys.readouterr().err
     assert reported in error
@@ -183,10 +102,7 @@ def test_what_cannot_be_left_out_ends_the_command_with_its_flag(
 @loop_over(
     ("key", "reported"),
     [
-        (
-            "sk-bad-987654",
-            "does not accept the key from OPENAI_API_KEY (401): check that it is a key of this",
-        ),
+        ("sk-bad-987654", "does not accept the key from OPENAI_API_KEY (401): check that it is a key"),
         ("", "needs an API key and none was sent (401): set OPENAI_API_KEY, or pass --api-key-file FILE"),
     ],
 )
@@ -214,44 +130,24 @@ def test_a_chat_only_api_names_the_backend(warmups: str, capsys: pytest.CaptureF
 
 
 def test_a_known_engine_that_refuses_the_run_itself_names_the_flag() -> None:
-    api = HostedApi({"ignore_eos": NO_EOS}, owner="vllm")
+    api = HostedApi(NO_EOS, owner="vllm")
     assert bench(api, *CHAT) == 1
     assert "the request is refused: pass --no-ignore-eos" in stored()[1]
 
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
-NO_TOOLS = (
-    400,
-    openai_error('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'),
-)
-NO_SCHEMA = (
-    400,
-    openai_error(
-        "Grammar-based generation (json_schema, regex, ebnf, structural_tag) is not supported when the "
-        "server is launched with --grammar-backend none"
-    ),
-)
-NO_IMAGES = (400, openai_error("At most 0 image(s) may be provided in one prompt."))
 OF_FILE = ["--backend", "openai-chat", "--max-concurrency", "1", "--dataset-path"]
 
 
 @loop_over(
     ("file", "refused", "line"),
-    [
-        ("bodies_with_tools.jsonl", {"tools": NO_TOOLS}, 'refuses tools (400: "auto" tool choice requires'),
-        (
-            "bodies_with_tools.jsonl",
-            {"response_format": NO_SCHEMA},
-            "refuses a schema of the response (400: Grammar-based",
-        ),
-        ("images.jsonl", {"messages": NO_IMAGES}, "refuses images (400: At most 0 image(s)"),
-    ],
+    TABLES["of rows"],
 )
 @loop_over("owner", ["vllm", "system"])
 def test_what_rows_ask_for_and_a_server_has_not_ends_the_command(
     file: str, refused: dict[str, Any], line: str, owner: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    api = HostedApi(refused, owner=owner)
+    api = refuse(refused, owner=owner)
     assert bench(api, *OF_FILE, str(EXAMPLES / file)) == 1
     said = capsys.readouterr()
     assert said.out == ""

@@ -22,7 +22,8 @@ pytestmark = [
 ]
 CHAT = [*("--num-prompts", "6", "--max-concurrency", "2", "--random-input-len", "200"),
         *("--random-output-len", "3", "--backend", "openai-chat", "--model", MODEL)]  # fmt: skip
-SAID = [{"type": "text", "text": "a"}]
+SAID = {"type": "message", "content": [{"type": "text", "text": "a"}]}
+ENDED = {"finish_reason": {"type": "length"}}
 NO_LIMIT = (400, openai_error("Unsupported parameter: 'max_tokens' is not supported with this model. Use "
                               "'max_completion_tokens' instead.", "max_tokens"))  # fmt: skip
 
@@ -59,10 +60,8 @@ def test_a_hosted_api_without_a_list_of_models_gets_the_asked_lengths(refused: d
     assert "the server counts 1 tokens a word and 17 more in each prompt (asked 11 times" in report
     assert "by usage)" in report
     assert "200.0 by the server's count" in report
-    asked = [
-        body for body in api.served[:-6] if body.get("max_tokens", body.get("max_completion_tokens")) == 1
-    ]
-    assert len(asked) == 10
+    limits = [body.get("max_tokens", body.get("max_completion_tokens")) for body in api.served[:-6]]
+    assert limits.count(1) == 10
     assert KEY not in report
 
 
@@ -89,10 +88,7 @@ def test_tokenize_is_asked_where_there_is_one() -> None:
         (HostedApi(models=False, usage=False), "reports no usage.prompt_tokens, so prompts cannot be given"),
         (HostedApi(models=False), "counts 9 tokens for any longer prompt (65 words as well as 513)"),
         (HostedApi(models=False, counts=lambda _: 0), "reports usage.prompt_tokens of 0, so prompts cannot"),
-        (
-            HostedApi(models=False, counts=lambda text: min(counted(text), 120)),
-            "counts 120 tokens for any longer prompt",
-        ),
+        (HostedApi(models=False, counts=lambda text: min(counted(text), 120)), "counts 120 tokens for any"),
         (HostedApi(models=False, key="sk-other-key"), "does not accept the key from OPENAI_API_KEY (401)"),
         (HostedApi(models=False, counts=counted, limit=3), "answers 429: Rate limit reached for requests"),
     ],
@@ -129,11 +125,7 @@ def test_the_native_api_of_sglang_is_asked_in_its_own_words() -> None:
             return Answer([whole(b"{}", "404 Not Found")])
         body = msgspec.json.decode(asked.body)
         limits.append(body["sampling_params"])
-        meta = {
-            "prompt_tokens": counted(body["text"]),
-            "completion_tokens": 1,
-            "finish_reason": {"type": "length"},
-        }
+        meta = {"prompt_tokens": counted(body["text"]), "completion_tokens": 1, **ENDED}
         event = msgspec.json.encode({"text": "a", "index": 0, "meta_info": meta})
         return Answer([HEAD, chunk(b"data: %b\n\n" % event), chunk(DONE), LAST])
 
@@ -147,17 +139,9 @@ def test_the_native_api_of_sglang_is_asked_in_its_own_words() -> None:
 @pytest.mark.parametrize(
     ("backend", "answer", "field"),
     [
-        (
-            "openai-responses",
-            {"object": "response", "id": "r", "output": [{"type": "message", "content": SAID}]},
-            "usage.input_tokens",
-        ),
-        ("anthropic-messages", {"type": "message", "content": SAID}, "usage.input_tokens"),
-        (
-            "sglang",
-            {"text": "a", "meta_info": {"finish_reason": {"type": "length"}}},
-            "meta_info.prompt_tokens",
-        ),
+        ("openai-responses", {"id": "r", "output": [SAID]}, "usage.input_tokens"),
+        ("anthropic-messages", SAID, "usage.input_tokens"),
+        ("sglang", {"text": "a", "meta_info": ENDED}, "meta_info.prompt_tokens"),
     ],
 )
 def test_a_count_that_is_missing_has_the_name_of_its_api(
