@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from builders import data_files
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from fakes.caching_server import CachingServer
 from fakes.virtual_run import BASE_URL
 from fakes.virtual_serving import VirtualServing
@@ -20,8 +19,7 @@ from loadgen.run.session import MAY_KNOW, PARTED
 from loadgen.server.control import EMPTIED
 
 ROWS = 24
-KNOWN = MAY_KNOW.partition("{")[0]
-_TOKENIZER = Path(__file__).parents[1] / "data" / "tokenizer"
+_TOKENIZER = str(Path(__file__).parents[1] / "data" / "tokenizer")
 
 
 def text(seed: int, words: int = 160) -> str:
@@ -41,6 +39,12 @@ def chat(content: Any, **more: Any) -> dict[str, Any]:
         "max_tokens": 4,
         **more,
     }
+
+
+def picture(i: int) -> list[dict[str, Any]]:
+    """A text with an image."""
+    url = "data:image/png;base64," + f"{i:04}" * 2000
+    return [{"type": "text", "text": text(i, 20)}, {"type": "image_url", "image_url": {"url": url}}]
 
 
 def list_turns(conversation: int) -> list[dict[str, Any]]:
@@ -80,215 +84,81 @@ def write_sharegpt(place: Path) -> str:
 
 
 SYSTEM = {"role": "system", "content": text(7, 300)}
+OWN_SYSTEM = {"role": "system", "content": text(7, 80)}
 TOOLS = [{"type": "function", "function": {"name": "find", "description": text(8, 200)}}]
-PROMPTS = write_prompts([{"prompt": text(i), "output_tokens": 4} for i in range(ROWS)])
-IDS = write_prompts(
-    [{"prompt": [(i * 97 + j * j) % 900 for j in range(300)], "output_tokens": 4} for i in range(ROWS)]
-)
-CHAT = write_prompts([chat(text(i)) for i in range(ROWS)])
-SHARED = write_prompts([chat(text(i, 40), before=[SYSTEM]) for i in range(ROWS)])
-HALF_SHARED = write_prompts([chat(text(i, 140), before=[SYSTEM]) for i in range(ROWS)])
-TOOLED = write_prompts([chat(text(i, 40), tools=TOOLS) for i in range(ROWS)])
-IMAGES = write_prompts(
-    [
-        chat(
-            [
-                {"type": "text", "text": text(i, 20)},
-                {"type": "image_url", "image_url": {"url": "data:image/png;base64," + f"{i:04}" * 2000}},
-            ],
-            before=[SYSTEM],
-        )
-        for i in range(ROWS)
-    ]
-)
-OWN_SALT = write_prompts([chat(text(i), cache_salt="mine") for i in range(ROWS)])
-TALKS = write_prompts([turn for number in range(8) for turn in list_turns(number)])
-QUESTIONS = write_prompts([{"question_id": i, "category": "c", "turns": [text(i)]} for i in range(ROWS)])
-BLOCKS = write_prompts(
-    [
-        {
-            "timestamp": i * 100,
-            "input_length": 2048,
-            "output_length": 4,
-            "hash_ids": [0, 1, 2 + 2 * i, 3 + 2 * i],
-        }
-        for i in range(ROWS)
-    ]
-)
-
-FILE = "bench --dataset-path FILE --max-concurrency 2"
-CHATS = f"{FILE} --backend openai-chat"
-MADE = "bench --random-input-len 256 --random-output-len 4 --num-prompts 24 --max-concurrency 2"
-SHAREGPT = f"bench --dataset-name sharegpt --dataset-path FILE --tokenizer {_TOKENIZER} --num-prompts 20"
-SHORT = "bench --random-input-len 48 --random-output-len 4 --num-prompts 24"
-TURNS = "bench --turns 3 --num-sessions 8 --backend openai-chat --random-input-len 64 --random-output-len 8"
-LIMIT = "limit --dataset-path FILE --slo SLO --over concurrency --min-duration 1s --max-runs 2 --to 2"
-TRACE = "bench --trace FILE"
+FILES: dict[str, Callable[[Path], str]] = {
+    "prompts": write_prompts([{"prompt": text(i), "output_tokens": 4} for i in range(ROWS)]),
+    "ids": write_prompts(
+        [{"prompt": [(i * 97 + j * j) % 900 for j in range(300)], "output_tokens": 4} for i in range(ROWS)]
+    ),
+    "chat": write_prompts([chat(text(i)) for i in range(ROWS)]),
+    "shared": write_prompts([chat(text(i, 40), before=[SYSTEM]) for i in range(ROWS)]),
+    "half shared": write_prompts([chat(text(i, 140), before=[SYSTEM]) for i in range(ROWS)]),
+    "two thirds of its own": write_prompts([chat(text(i), before=[OWN_SYSTEM]) for i in range(ROWS)]),
+    "tooled": write_prompts([chat(text(i, 40), tools=TOOLS) for i in range(ROWS)]),
+    "images": write_prompts([chat(picture(i), before=[SYSTEM]) for i in range(ROWS)]),
+    "own salt": write_prompts([chat(text(i), cache_salt="mine") for i in range(ROWS)]),
+    "talks": write_prompts([turn for number in range(8) for turn in list_turns(number)]),
+    "questions": write_prompts(
+        [{"question_id": i, "category": "c", "turns": [text(i)]} for i in range(ROWS)]
+    ),
+    "blocks": write_prompts(
+        [
+            {"timestamp": i * 100, "input_length": 2048, "output_length": 4}
+            | {"hash_ids": [0, 1, 2 + 2 * i, 3 + 2 * i]}
+            for i in range(ROWS)
+        ]
+    ),
+    "sheet": write_csv,
+    "sharegpt": write_sharegpt,
+}
+SERVERS: dict[str, dict[str, Any]] = {
+    "vllm": {"reports": "counters"},
+    "detailed": {"reports": "usage"},
+    "unsalted": {"reports": "counters", "salted": False},
+    "sglang": {"owner": "sglang", "salted": False, "reset": True},
+    "unknown": {"owner": "", "salted": False},
+}
+# The beginning of a run's line on the prefix cache; "": no line.
+LINES = {"parted": PARTED, "emptied": EMPTIED, "may know": MAY_KNOW.partition("{")[0], "": ""}
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """Commands to a server with a prefix cache, which runs find their prompts there, what is done."""
 
-    server: dict[str, Any]
-    commands: Sequence[str]
-    warm: Sequence[bool]  # the doubt prefix-cache, by run
-    how: str | None = (
-        ""  # the beginning of every run's line on the prefix cache; "": no line; None: they differ
-    )
-    write: Callable[[Path], str] = PROMPTS
+    server: str
+    changes: dict[str, Any]
+    commands: list[str]
+    warm: str  # the doubt prefix-cache, by run
+    how: str | None  # of every run; None: they differ
+    file: str
 
 
-VLLM: dict[str, Any] = {"reports": "counters"}
-DETAILED: dict[str, Any] = {"reports": "usage"}
-UNSALTED: dict[str, Any] = {"reports": "counters", "salted": False}
-SGLANG: dict[str, Any] = {"owner": "sglang", "salted": False, "reset": True}
-UNKNOWN: dict[str, Any] = {"owner": "", "salted": False}
-COLD, WARM = [False], [True]
-CASES = {
-    # A file again, on a server that takes a salt: unlike, and its cache finds nothing.
-    "vllm, --repeat": Case(VLLM, [f"{FILE} --repeat 3"], COLD * 3, PARTED),
-    "vllm, a second command": Case(VLLM, [FILE, FILE], COLD * 2, PARTED),
-    "vllm, cached tokens in usage": Case(DETAILED, [f"{FILE} --repeat 2"], COLD * 2, PARTED),
-    "vllm, a warm-up": Case(VLLM, [f"{FILE} --repeat 2 --num-warmups 2"], COLD * 2, PARTED),
-    "vllm, ids": Case(VLLM, [f"{FILE} --repeat 2"], COLD * 2, PARTED, IDS),
-    "vllm, a sheet": Case(VLLM, [f"{FILE} --repeat 2"], COLD * 2, PARTED, write_csv),
-    "vllm, bodies": Case(VLLM, [f"{CHATS} --repeat 2"], COLD * 2, PARTED, CHAT),
-    "vllm, a template": Case({**DETAILED, "template": 40}, [f"{CHATS} --repeat 2"], COLD * 2, PARTED),
-    "vllm, a system prompt of all": Case(DETAILED, [f"{CHATS} --repeat 2"], COLD * 2, PARTED, SHARED),
-    "vllm, tools of all": Case(DETAILED, [f"{CHATS} --repeat 2"], COLD * 2, PARTED, TOOLED),
-    "vllm, images under a system prompt of all": Case(
-        DETAILED, [f"{CHATS} --repeat 2"], COLD * 2, PARTED, IMAGES
-    ),
-    "vllm, questions": Case(VLLM, [f"{FILE} --output-len 4 --repeat 2"], COLD * 2, PARTED, QUESTIONS),
-    "vllm, conversations": Case(DETAILED, [f"{CHATS} --output-len 4 --repeat 2"], COLD * 2, PARTED, TALKS),
-    "vllm, conversations, live": Case(
-        DETAILED, [f"{CHATS} --output-len 4 --assistant live --repeat 2"], COLD * 2, PARTED, TALKS
-    ),
-    "vllm, ShareGPT": Case(VLLM, [f"{SHAREGPT} --repeat 2", SHAREGPT], COLD * 3, PARTED, write_sharegpt),
-    "vllm, a rate": Case(VLLM, ["bench --dataset-path FILE --request-rate 20 --repeat 2"], COLD * 2, PARTED),
-    "vllm, all at once": Case(VLLM, ["bench --dataset-path FILE --repeat 2"], COLD * 2, PARTED),
-    "vllm, a sweep": Case(VLLM, ["sweep --dataset-path FILE --concurrency 1,2,4"], COLD * 3, PARTED),
-    "vllm, repeats of a seed": Case(VLLM, [f"{FILE} --seed 1 --repeat 2"], COLD * 2, None),
-    # The user asked for the texts as they are: by a seed, by a salt, in the rows.
-    "vllm, one seed": Case(VLLM, [f"{FILE} --seed 1"] * 2, [*COLD, *WARM]),
-    "vllm, one seed, usage": Case(DETAILED, [f"{CHATS} --seed 1"] * 2, [*COLD, *WARM]),
-    "vllm, one seed, a shared system prompt": Case(
-        DETAILED,
-        [f"{CHATS} --seed 1"] * 2,
-        [*COLD, *WARM],
-        "",
-        write_prompts(
-            [chat(text(i, 160), before=[{"role": "system", "content": text(7, 80)}]) for i in range(ROWS)]
-        ),
-    ),
-    "vllm, one seed, a system prompt of two thirds": Case(
-        VLLM, [f"{CHATS} --seed 1"] * 2, [*COLD, *WARM], "", HALF_SHARED
-    ),
-    "vllm, one seed, conversations": Case(
-        DETAILED, [f"{CHATS} --output-len 4 --seed 1"] * 2, [*COLD, *WARM], "", TALKS
-    ),
-    "vllm, one seed, made prompts": Case(VLLM, [f"{MADE} --seed 1"] * 2, [*COLD, *WARM]),
-    "vllm, one seed, made sessions": Case(DETAILED, [f"{TURNS} --seed 1"] * 2, [*COLD, *WARM]),
-    "vllm, one seed, a trace": Case(VLLM, [f"{TRACE} --seed 1"] * 2, [*COLD, *WARM], "", BLOCKS),
-    "vllm, a salt of one's own": Case(
-        VLLM, [FILE + ' --extra-body {"cache_salt":"mine"}'] * 2, [*COLD, *WARM], PARTED
-    ),
-    "vllm, a salt in the rows": Case(DETAILED, [CHATS] * 2, [*COLD, *WARM], PARTED, OWN_SALT),
-    # The salt is ignored or refused, or the version has none.
-    "a salt without effect": Case(UNSALTED, [f"{FILE} --repeat 3"], [*COLD, *WARM * 2], PARTED),
-    "a salt that is refused": Case(
-        {**VLLM, "refuses_salt": True}, [f"{FILE} --repeat 2 --num-warmups 2"], [*COLD, *WARM], KNOWN
-    ),
-    "an old version": Case({**UNSALTED, "version": "0.9.2"}, [f"{FILE} --repeat 2"], [*COLD, *WARM], KNOWN),
-    "an old version in dev mode": Case(
-        {**UNSALTED, "version": "0.9.2", "reset": True}, [f"{FILE} --repeat 2"], COLD * 2, EMPTIED
-    ),
-    "vllm in dev mode, --reset-cache": Case(
-        {**VLLM, "reset": True}, [f"{FILE} --seed 1 --reset-cache"] * 2, COLD * 2, EMPTIED
-    ),
-    # No salt, and a cache that can be emptied.
-    "sglang, --repeat": Case(SGLANG, [f"{FILE} --repeat 3"], COLD * 3, EMPTIED),
-    "sglang, a second command": Case(SGLANG, [CHATS, CHATS], COLD * 2, EMPTIED, CHAT),
-    "sglang, one seed": Case({**SGLANG, "reports": "counters"}, [f"{FILE} --seed 1"] * 2, [*COLD, *WARM], ""),
-    "sglang that keeps its cache": Case(
-        {**SGLANG, "reset": False, "reports": "counters"}, [f"{FILE} --repeat 2"], [*COLD, *WARM], KNOWN
-    ),
-    # Neither salt nor reset, nor a word about cached tokens: TTFT tells.
-    "unknown, --repeat": Case(UNKNOWN, [f"{FILE} --repeat 3"], [*COLD, *WARM * 2], KNOWN),
-    "unknown, all at once": Case(UNKNOWN, ["bench --dataset-path FILE --repeat 2"], [*COLD, *WARM], KNOWN),
-    "unknown, a second command": Case(UNKNOWN, [FILE, FILE], [*COLD, *WARM], KNOWN),
-    "unknown, another server by its label": Case(UNKNOWN, [FILE, f"{FILE} --label B"], COLD * 2, KNOWN),
-    "unknown, one seed": Case(UNKNOWN, [f"{FILE} --seed 1"] * 2, [*COLD, *WARM]),
-    "unknown, a harder load of them": Case(UNKNOWN, [FILE, f"{FILE}0"], [*COLD, *WARM], KNOWN),
-    "unknown, a lighter load of them": Case(UNKNOWN, [f"{FILE}0", FILE], COLD * 2, KNOWN),
-    "unknown, a sweep": Case(
-        UNKNOWN, ["sweep --dataset-path FILE --concurrency 1,2,4"], [*COLD, *WARM * 2], KNOWN
-    ),
-    "vllm without salts, a sweep": Case(
-        UNSALTED, ["sweep --dataset-path FILE --concurrency 1,2,4"], [*COLD, *WARM * 2], PARTED
-    ),
-    # A search tries the server first.
-    "vllm, a limit": Case(VLLM, [LIMIT], COLD * 2, PARTED),
-    "vllm without salts, a limit": Case(UNSALTED, [LIMIT], [*COLD, *WARM], PARTED),
-    "unknown, a rate": Case(
-        UNKNOWN, ["bench --dataset-path FILE --request-rate 20"] * 2, [*COLD, *WARM], KNOWN
-    ),
-    "unknown, conversations": Case(
-        UNKNOWN, [f"{CHATS} --output-len 4 --repeat 2"], [*COLD, *WARM], KNOWN, TALKS
-    ),
-    "unknown, chat": Case(UNKNOWN, [f"{CHATS} --repeat 2"], [*COLD, *WARM], KNOWN, CHAT),
-    "unknown, ShareGPT in another order": Case(
-        UNKNOWN, [f"{SHAREGPT} --max-concurrency 2 --repeat 2"], [*COLD, *WARM], KNOWN, write_sharegpt
-    ),
-    "unknown, cached tokens in usage": Case(
-        {**UNKNOWN, "reports": "usage"}, [FILE, FILE], [*COLD, *WARM], KNOWN
-    ),
-    "unknown, without a cache": Case({**UNKNOWN, "caching": False}, [f"{FILE} --repeat 3"], COLD * 3, KNOWN),
-    "unknown, without a cache, cold at first": Case(
-        {**UNKNOWN, "caching": False, "warm_up_s": 0.5}, [f"{FILE} --repeat 3"], COLD * 3, KNOWN
-    ),
-    # Prompts that are made here are unlike in each run: nothing is done about them.
-    "made prompts": Case(VLLM, [f"{MADE} --repeat 2", MADE], COLD * 3),
-    "made prompts with a shared prefix": Case(
-        DETAILED, [f"{MADE} --random-prefix-len 512 --repeat 2"], COLD * 2, ""
-    ),
-    "made prefix groups": Case(
-        DETAILED, [f"{MADE} --random-prefix-len 256 --prefix-groups 4 --repeat 2"], COLD * 2, ""
-    ),
-    "made sessions": Case(DETAILED, [f"{TURNS} --repeat 2"], COLD * 2),
-    "short made prompts under a template": Case(
-        {**DETAILED, "template": 20}, [f"{SHORT} --backend openai-chat --repeat 2"], COLD * 2
-    ),
-    "made prompts of an unknown server": Case(UNKNOWN, [f"{MADE} --repeat 2"], COLD * 2),
-    "a trace with hash ids": Case(VLLM, [f"{TRACE} --repeat 2"], COLD * 2, "", BLOCKS),
-}
+# By why the prompts are known, or not.
+CASES = {name: Case(*row) for rows in read_tables("repeated_prompts").values() for name, row in rows.items()}
 
 
 def measure(case: Case, place: Path) -> list[dict[str, Any]]:
     """What the runs of a case say of themselves, in the order in which they ended."""
-    file = case.write(place)
-    with VirtualServing(CachingServer(**case.server)):
+    given = {"FILE": FILES[case.file](place), "SLO": "ttft p90 < 2s", "TOKENIZER": _TOKENIZER}
+    with VirtualServing(CachingServer(**(SERVERS[case.server] | case.changes))):
         for command in case.commands:
-            words = [{"FILE": file, "SLO": "ttft p90 < 2s"}.get(word, word) for word in command.split()]
+            words = [given.get(word, word) for word in command.split()]
             code = cli.main([*words, "--quiet", "--base-url", BASE_URL, "--run-dir", str(place / "runs")])
-            assert code == (1 if command == LIMIT else 0)  # a file of 24 rows is over before a limit is found
+            assert code == (words[0] == "limit")  # a file of 24 rows is over before a limit is found
     found = sorted((place / "runs").rglob("result.json"), key=lambda path: path.stat().st_mtime_ns)
     return [json.loads(path.read_text("utf-8"))["loadgen"] for path in found]
-
-
-def list_warm(runs: Sequence[dict[str, Any]]) -> list[bool]:
-    """Which runs have the doubt that a prefix cache knew their prompts."""
-    return ["prefix-cache" in {doubt["name"] for doubt in run["verdict"]["doubts"]} for run in runs]
 
 
 def check(case: Case, place: Path) -> None:
     """The runs that find their prompts in the cache have the doubt, and all say what was done."""
     runs = measure(case, place)
-    assert list_warm(runs) == list(case.warm)
-    lines = [run["cache_reset"] for run in runs]
+    doubts = [{doubt["name"] for doubt in run["verdict"]["doubts"]} for run in runs]
+    assert " ".join("warm" if "prefix-cache" in each else "cold" for each in doubts) == case.warm
     if case.how is not None:
-        assert [line for line in lines if not line.startswith(case.how) or bool(line) != bool(case.how)] == []
+        how = LINES[case.how]
+        lines = [run["cache_reset"] for run in runs]
+        assert [line for line in lines if not line.startswith(how) or bool(line) != bool(how)] == []
 
 
 FEW = ("vllm, a second command", "vllm, one seed", "unknown, --repeat")
