@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,12 +12,11 @@ from typing import Any
 import psutil
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named, read_tables
 from builders.required import require
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, stream, whole
 from loadgen.base.errors import LoadgenError, UsageError
 from loadgen.plan import profile
-from loadgen.plan.profile import Profile
 from loadgen.run import embedded_engine
 from loadgen.run.attach import attach, collect_settings
 from loadgen.run.command.options import parse
@@ -27,6 +25,8 @@ from loadgen.run.session import Session
 from loadgen.settings.validation import ServerSettings, validate_table
 from loadgen_servers.engine import presets
 from loadgen_servers.engine.step_times import Age, Work
+
+TABLES = read_tables("attach")
 
 WORKLOAD = profile.build({"input_len": 8, "output_len": 3, "num_prompts": 1})
 
@@ -113,15 +113,7 @@ def test_the_models_files_are_read_where_they_are_on_this_machine(
 
 @loop_over(
     ("tables", "flags", "expected"),
-    [
-        ([None], "", {}),
-        ([None, {"context_len": 9}], "", {"context_len": 9}),
-        ([{"context_len": 9}, None, {"context_len": 9}], "", {"context_len": 9}),
-        ([{"context_len": 9, "seed": 1}], "--context-len 5", {"context_len": 5, "seed": 1}),
-        ([{"prefix_caching": True}], "--no-prefix-caching", {"prefix_caching": False}),
-        ([{"arguments": "--a b"}], "--server-args=--c", {"arguments": ("--c",)}),
-        ([{"environment": {"A": "1", "B": "2"}}], "--server-env B=3", {"environment": {"A": "1", "B": "3"}}),
-    ],
+    TABLES["flags"],
 )
 def test_flags_go_over_the_tables_of_the_profiles(
     tables: list[dict[str, Any] | None], flags: str, expected: dict[str, Any]
@@ -173,35 +165,11 @@ def test_an_estimate_takes_the_embedded_engines_own_step_times() -> None:
     assert embedded_engine.find_preset_steps(parse(["--preset", "nonesuch"])) is None
 
 
-SMALL = {"input_len": 1000, "output_len": 100}
-
-
-def asked(line: str, *workloads: dict[str, Any]) -> tuple[int | None, int | None]:
-    """Requests at once, and tokens of each."""
-    profiles: list[Profile] = [profile.build(keys) for keys in workloads]
-    found = collect_settings(parse(shlex.split(f"--launch {line}")), profiles)
-    return found.max_running, found.context_len
-
-
-@loop_over(
-    ("workloads", "expected"),
-    [
-        ([{**SMALL, "max_concurrency": 8}], (8, 1536)),  # and a chat template's, in whole 256
-        ([{**SMALL, "max_concurrency": 8, "range_ratio": "0.5"}], (8, 2048)),
-        ([{**SMALL, "max_concurrency": 8, "prefix_len": 500}], (8, 2048)),
-        (
-            [{**SMALL, "max_concurrency": 8}, {"input_len": 4000, "output_len": 8, "max_concurrency": 2}],
-            (8, 4352),
-        ),
-        ([{**SMALL, "max_concurrency": 1000}], (256, 1536)),  # it has no more
-        ([{**SMALL, "max_concurrency": 8}, SMALL], (None, None)),  # one of them has no limit
-        ([{**SMALL, "max_concurrency": 1}], (1, None)),  # a single one has all of the engine's own
-        ([{**SMALL, "max_concurrency": 8, "input_dist": "uniform:min=1,max=9"}], (8, None)),
-        ([{**SMALL, "max_concurrency": 8, "dataset_path": "rows.jsonl"}], (8, None)),
-        ([{"output_len": 8, "ladder": [16, 4000], "max_concurrency": 2}], (2, 4352)),
-    ],
-)
+@loop_over_named(("workloads", "expected"), TABLES["llama.cpp"])
 def test_llamacpp_gets_slots_and_room_for_what_is_sent(
-    workloads: list[dict[str, Any]], expected: tuple[int | None, int | None]
+    workloads: list[dict[str, Any]], expected: list[int | None]
 ) -> None:
-    assert asked("llamacpp --model m.gguf", *workloads) == expected
+    """Requests at once, and tokens of each."""
+    options = parse(["--launch", "llamacpp", "--model", "m.gguf"])
+    found = collect_settings(options, [profile.build(keys) for keys in workloads])
+    assert [found.max_running, found.context_len] == expected

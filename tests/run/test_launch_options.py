@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.serving_scripts import engine_command
 from loadgen import cli
 from loadgen.base.secrecy import hide_argument_secrets
+
+TABLES = read_tables("launch_options")
 
 ECHO = "--launch-command 'echo {port}'"
 
@@ -35,26 +37,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @loop_over(
     ("line", "says"),
-    [
-        ("--launch vllm", "--launch vllm needs --model"),
-        ("--launch-container IMAGE", "--launch container needs --model"),
-        ("--server-args '--x'", "--server-args applies to a server that loadgen starts"),
-        ("--launch vllm --memory-fraction 2", "--memory-fraction 2.0: input should be less than"),
-        ("--launch vllm --memory-fraction 0", "--memory-fraction 0.0: input should be greater than 0"),
-        ("--launch vllm --memory-fraction nan", "--memory-fraction nan"),
-        ("--launch vllm --context-len 0", "--context-len 0: input should be greater than"),
-        ("--launch vllm --tensor-parallel 0", "--tensor-parallel 0: input should be greater than"),
-        ("--launch vllm --server-seed=-1", "--server-seed -1: input should be greater than"),
-        ("--launch vllm --quantization ''", "--quantization '': string should have at least"),
-        (f"{ECHO} --context-len 9", "does not support context len (9): write it into the command line"),
-        (f"{ECHO} --server-python x", "does not support python (x): write it into the command line"),
-        ("--launch transformers --model o/m --memory-fraction 0.5", "does not support memory fraction (0.5)"),
-        (
-            "--launch vllm --model o/m --server-python nowhere",
-            "--server-python nowhere is not an interpreter",
-        ),
-        ("--launch-container I --model o/m --container-engine none", "none is not on PATH"),
-    ],
+    TABLES["refused"],
 )
 def test_what_cannot_be_started_is_told_in_one_line(
     line: str, says: str, capsys: pytest.CaptureFixture[str]
@@ -109,49 +92,8 @@ def test_a_ladder_on_sglang_sends_ids_unless_a_tokenizer_is_given(
     assert "--skip-tokenizer-init" not in shown(capsys, *words, "--profile", "./p.toml", verb="ladder")
 
 
-TABLE = """
-[server]
-context_len = 4096
-memory_fraction = 0.5
-arguments = "--max-num-seqs 8"
-environment = { A = "1", B = "2" }
-"""
-
-
-@pytest.mark.whole
-def test_the_table_of_a_profile_is_asked_for_and_flags_go_over_it(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (place / "p.toml").write_text(TABLE)
-    start = START.format(place=place)
-    profile = [*VLLM, "--profile", "./p.toml"]
-    whole = f"{start} --max-model-len 4096 --gpu-memory-utilization 0.5 --max-num-seqs 8\n"
-    assert shown(capsys, *profile) == whole.replace(OWN, f"{OWN}A=1 B=2 ")
-    over = ["--context-len", "9", "--server-args", "--enforce-eager", "--server-env", "B=3"]
-    changed = f"{start} --max-model-len 9 --gpu-memory-utilization 0.5 --enforce-eager\n"
-    assert shown(capsys, *profile, *over) == changed.replace(OWN, f"{OWN}A=1 B=3 ")
-
-
-@pytest.mark.whole
-def test_profiles_that_want_different_servers_are_run_one_by_one(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (place / "one.toml").write_text("[server]\ncontext_len = 1")
-    (place / "two.toml").write_text("[server]\ncontext_len = 2")
-    (place / "any.toml").write_text("")
-    assert cli.main(["bench", *VLLM, "--profile", "./one.toml,./two.toml"]) == 2
-    told = "loadgen: the profiles' [server] tables differ: run them one by one\n"
-    assert capsys.readouterr().err == told
-    assert "--max-model-len 2" in shown(capsys, *VLLM, "--profile", "./any.toml,./two.toml")
-
-
-SECRETS = [
-    "--server-env",
-    "HF_TOKEN=hush-1",
-    "A_SECRET=hush-2",
-    "--server-args",
-    "--api-key hush-3 --token=hush-4",
-]
+SECRETS = ["--server-env", "HF_TOKEN=hush-1", "A_SECRET=hush-2"]
+SECRETS += ["--server-args", "--api-key hush-3 --token=hush-4"]
 
 
 @pytest.mark.whole

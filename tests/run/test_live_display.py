@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import rich.live
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.base import clock
 from loadgen.records.record import Record
 from loadgen.run.command.progress import Progress
@@ -19,6 +19,8 @@ from loadgen.run.live_display import LineDisplay, ProgressBar
 from loadgen.run.status_lines import RunStatus, Wait
 from loadgen.transport.capture import Counters
 from loadgen.transport.failure import Failure, FailureKind
+
+TABLES = read_tables("live_display")
 
 SECOND = 1_000_000_000
 
@@ -100,13 +102,7 @@ def test_a_bar_ends_with_its_terminal(monkeypatch: pytest.MonkeyPatch, now: Cloc
 
 @pytest.mark.parametrize(
     ("duration_s", "cut_after_s", "ending", "rest"),
-    [
-        (None, None, "", "30 s left"),
-        (5.0, None, "", "no more are sent: waiting for the last"),
-        (5.0, 35.0, "", "no more are sent: waiting for the last, 25 s at most"),
-        (20.0, None, "", "10 s left"),
-        (20.0, None, "the server has ended", "ending: the server has ended"),
-    ],
+    TABLES["left"],
 )
 def test_what_is_left_is_time_or_the_last_answers(
     duration_s: float | None, cut_after_s: float | None, ending: str, rest: str, now: Clock
@@ -119,16 +115,7 @@ def test_what_is_left_is_time_or_the_last_answers(
 
 @pytest.mark.parametrize(
     ("at_most_s", "after_s", "detail", "line"),
-    [
-        (None, 0, "", "settling"),
-        (3.0, 0, "", "settling · at most 3 s"),
-        (None, 59.4, "", "settling · 59 s"),
-        (None, 59.6, "", "settling · 1:00"),
-        (None, 3725, "", "settling · 62:05"),
-        (600.0, 12, "", "settling · 12 s of at most 10:00"),
-        (600.0, 12, "2 run", "settling · 12 s of at most 10:00 · 2 run"),
-        (0.0, 1, "", "settling · 1 s"),
-    ],
+    TABLES["waits"],
 )
 def test_a_wait_says_for_what_and_how_long(
     at_most_s: float | None, after_s: float, detail: str, line: str, now: Clock

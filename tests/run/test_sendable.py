@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from builders.data_files import jsonl
 from builders.data_files import planned as planned_file
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.engines.engines import ENGINES, UNKNOWN
 from loadgen.plan import plan, profile
@@ -20,6 +20,8 @@ from loadgen.plan.planned_requests import PromptRequests
 from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.run import acceptance
 from loadgen.server.control import ServerInfo
+
+TABLES = read_tables("sendable")
 
 
 class Rows(PromptRequests):
@@ -45,29 +47,10 @@ def made(kind: str, input_lens: list[int], output_lens: list[int], **keys: Any) 
 
 @loop_over(
     ("kind", "lens", "limit", "message"),
-    [
-        (
-            "file",
-            ([5, 90, -1], [10, 20, 10]),
-            100,
-            "1 request needs more tokens than the 100 that m accepts, the longest 110 (f.jsonl row 2): "
-            "lower --output-len, leave those rows out of the file, or start the server with a larger "
-            "context (--context-len; vLLM: --max-model-len)",
-        ),
-        (
-            "trace",
-            ([200, 90, 10], [10, 20, -1]),
-            100,
-            "2 requests need more tokens than the 100 that m accepts, the longest 210 (f.jsonl row 3): "
-            "pass --trace-max-input-len N, with --trace-too-long clip to cut them, or start the server with "
-            "a larger context (--context-len; vLLM: --max-model-len)",
-        ),
-        ("random", ([90, 10], [20, 20]), 100, "the longest request needs 110 tokens but m accepts 100: lower "
-            "--random-input-len or --random-output-len"),
-    ],
-)  # fmt: skip
+    TABLES["too long"],
+)
 def test_a_request_longer_than_the_model_takes_is_named(
-    kind: str, lens: tuple[list[int], list[int]], limit: int, message: str
+    kind: str, lens: list[list[int]], limit: int, message: str
 ) -> None:
     with pytest.raises(MeasureError) as raised:
         acceptance.check_lengths(made(kind, *lens), limit)
