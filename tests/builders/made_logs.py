@@ -13,6 +13,7 @@ BEGIN_S = 1_790_000_000.0  # of the log
 WORDS = (
     "ledger", "harbor", "violet", "mirror", "cobalt", "sparrow", "timber", "saffron", "glacier", "pewter",
 )  # fmt: skip
+KEY = "88dc28d0f030c55ed4ab77ed8faf098196cb1c05"
 SECRETS = ("user-17@corp.example", "sess-4711-aa", "prod-llm-large", "10.11.12.13")
 
 
@@ -95,7 +96,7 @@ def write_litellm(path: Path, calls: Sequence[KnownCall]) -> Path:
             row = {
                 "request_id": f"chatcmpl-{call.number}",
                 "call_type": "acompletion",
-                "api_key": "88dc28d0f030c55ed4ab77ed8faf098196cb1c05",
+                "api_key": KEY,
                 "spend": 0.00125,
                 "total_tokens": len(call.ids) + call.output_len,
                 "prompt_tokens": len(call.ids),

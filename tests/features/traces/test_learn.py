@@ -8,6 +8,7 @@ import random
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ import numpy as np
 import pytest
 
 from builders import made_logs
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.made_logs import COLUMNS, KnownCall, make_calls
 from builders.required import require
 from loadgen import cli
+from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines
+from loadgen.features.traces.learn.calls import read_time_ns
 from loadgen.features.traces.otel_sessions import read_otel
 from loadgen.features.traces.trace_blocks import find_prefix_reuse
 from loadgen.features.traces.trace_formats import open_rows
@@ -29,14 +32,18 @@ from loadgen.features.traces.workload import read_workload
 
 SESSIONS = 12
 BLOCK = 16
+TABLES = read_tables("logs")
 Write = Callable[[Path, Sequence[KnownCall]], Path]
 
+CSV = ["--columns", COLUMNS]
+ROWS = ["--columns", "time=ts,input=in"]
+VLLM = b"INFO 11-27 07:00:00 [logger.py:39] Received request a: prompt: 'Hello', params: SamplingParams("
 LOGS: dict[str, tuple[Write, list[str]]] = {
     "vllm 0.6": (lambda path, calls: made_logs.write_vllm(path, calls, "0.6"), []),
     "vllm 0.10": (lambda path, calls: made_logs.write_vllm(path, calls, "0.10"), []),
     "vllm 0.32": (lambda path, calls: made_logs.write_vllm(path, calls, "0.32"), []),
     "litellm": (made_logs.write_litellm, []),
-    "csv": (made_logs.write_csv, ["--columns", COLUMNS]),
+    "csv": (made_logs.write_csv, [*CSV]),
     "nginx": (made_logs.write_nginx, []),
     "nginx, JSON": (lambda path, calls: made_logs.write_nginx(path, calls, as_json=True), []),
     "envoy": (made_logs.write_envoy, []),
@@ -53,6 +60,10 @@ def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def learn(log: Path, *words: str, output: str = "w.jsonl.gz") -> Path:
     assert cli.main(["data", "learn", str(log), "-o", output, *words]) == 0
     return Path(output)
+
+
+def load(path: Path) -> TraceRows:
+    return read_workload(Lines.open(str(path), "--trace"))
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -84,7 +95,7 @@ def test_a_log_comes_back(name: str, tmp_path: Path) -> None:
     calls = make_calls(SESSIONS)
     write, words = LOGS[name]
     path = learn(write(tmp_path / "a.log", calls), *words)
-    rows, (head, *sessions) = read_workload(Lines.open(str(path), "--trace")), read_rows(path)
+    rows, (head, *sessions) = load(path), read_rows(path)
     assert sorted(rows.input_lens) == sorted(len(call.ids) for call in calls)
     if name != "nginx":  # its own times are of whole seconds
         begin_s = calls[0].begin_s
@@ -110,39 +121,31 @@ def test_a_log_comes_back(name: str, tmp_path: Path) -> None:
 @loop_over("name", WITH_PROMPTS)
 def test_the_reuse_of_a_log_is_kept(name: str, tmp_path: Path) -> None:
     calls = make_calls(40)
-    rows = read_workload(Lines.open(str(learn(LOGS[name][0](tmp_path / "a.log", calls))), "--trace"))
+    rows = load(learn(LOGS[name][0](tmp_path / "a.log", calls)))
     known = find_known_reuse(calls)
     assert 0.3 < known < 0.95
     # LiteLLM's texts are cut by bytes, the same for all rows, so that blocks are of 16 tokens on average.
     assert find_reuse(rows) == pytest.approx(known, abs=0.02 if name == "litellm" else 0.001)
 
 
-def list_parts(text: str) -> set[str]:
-    return {text[at : at + 8] for at in range(len(text) - 7)}
+def list_hashes(*rows: dict[str, Any]) -> set[int]:
+    return {block for row in rows for call in row["calls"] for block in call.get("ids", ())}
 
 
 @pytest.mark.long
 def test_no_eight_bytes_of_a_prompt_are_written(tmp_path: Path) -> None:
+    def list_parts(text: str) -> set[str]:
+        return {text[at : at + 8] for at in range(len(text) - 7)}
+
     calls = make_calls(1300)
     texts = {message["content"] for call in calls for message in call.messages}
-    parts = set().union(*map(list_parts, texts), *map(list_parts, LEAKS))
+    texts |= {*made_logs.SECRETS, "secret-of-april.log", "chatcmpl-0001-", made_logs.KEY}
+    parts = set().union(*map(list_parts, texts))
     assert len(parts) > 10**6
     for name in ("vllm 0.32", "litellm"):
         output = learn(LOGS[name][0](tmp_path / "secret-of-april.log", calls))
         assert b"w.jsonl" not in output.read_bytes()  # gzip's own head would have the name
         assert list_parts(gzip.decompress(output.read_bytes()).decode()) & parts == set()
-
-
-LEAKS = (
-    *made_logs.SECRETS,
-    "secret-of-april.log",
-    "chatcmpl-0001-",
-    "88dc28d0f030c55ed4ab77ed8faf098196cb1c05",
-)
-
-
-def list_hashes(path: Path) -> set[int]:
-    return {block for row in read_rows(path)[1:] for call in row["calls"] for block in call.get("ids", ())}
 
 
 REAL = Path(__file__).parents[2] / "data" / "logs"
@@ -175,7 +178,7 @@ SPANS = Path(__file__).parents[2] / "data" / "traces"
 @loop_over("name", ["otel_genai.jsonl", "otel_openinference.jsonl", "otel_fan_in.json"])
 def test_spans_keep_the_order_of_their_agents(name: str) -> None:
     known = read_otel(open_rows(str(SPANS / name), "--trace"))
-    found = read_workload(Lines.open(str(learn(SPANS / name)), "--trace"))
+    found = load(learn(SPANS / name))
     for column in ("starts", "before", "lanes", "depths"):
         assert (
             getattr(require(found.waits), column).tolist() == getattr(require(known.waits), column).tolist()
@@ -215,45 +218,32 @@ def test_memory_does_not_grow_with_the_log() -> None:
 
 def test_two_salts_share_no_hash(tmp_path: Path) -> None:
     log = LOGS["vllm 0.10"][0](tmp_path / "a.log", make_calls(30))
-    drawn = [list_hashes(learn(log, output=f"{number}.gz")) for number in range(2)]
-    chosen = [list_hashes(learn(log, "--salt", salt, output="s.gz")) for salt in ("a", "b", "a")]
+    drawn = [list_hashes(*read_rows(learn(log))[1:]) for _ in range(2)]
+    chosen = [
+        list_hashes(*read_rows(learn(log, "--salt", salt, output="s"))[1:]) for salt in ("a", "pepper", "a")
+    ]
     assert len(drawn[0]) == len(drawn[1]) == len(chosen[0]) > 1000
     assert drawn[0] & drawn[1] == chosen[0] & chosen[1] == drawn[0] & chosen[0] == set()
     assert chosen[0] == chosen[2]
     # Nor does one follow from the other by a shift or a mask: their differences and XORs are all different.
     pairs = [np.sort(np.array(list(hashes), np.int64)) for hashes in chosen[:2]]
     assert len(np.unique(pairs[0] ^ pairs[1])) == len(np.unique(pairs[0] - pairs[1])) == len(pairs[0])
+    learn(log, "--salt", "pepper", output="s")
+    assert b"pepper" not in Path("s").read_bytes()
 
 
-def test_the_salt_is_not_in_the_file(tmp_path: Path) -> None:
-    log = LOGS["csv"][0](tmp_path / "a.log", make_calls(5))
-    path = learn(log, "--columns", COLUMNS, "--salt", "pepper-of-the-house", output="w.jsonl")
-    assert b"pepper" not in path.read_bytes()
-
-
-def test_sessions_stand_in_no_order_of_the_log(tmp_path: Path) -> None:
-    log = LOGS["csv"][0](tmp_path / "a.log", make_calls(SESSIONS))
-    times = [[row["t"] for row in read_rows(learn(log, "--columns", COLUMNS))[1:]] for _ in range(2)]
-    assert times[0] != times[1]
-    assert sorted(times[0]) == sorted(times[1]) != times[0]
-
-
-def test_a_sample_has_whole_sessions(tmp_path: Path) -> None:
-    log = LOGS["vllm 0.10"][0](tmp_path / "a.log", make_calls(SESSIONS))
-    every = read_rows(learn(log, "--salt", "a"))[1:]
-    head, *some = read_rows(learn(log, "--salt", "a", "--sample", "5"))
-    assert head["sampled"] == [5, SESSIONS]
-    assert some == every[:5]
-
-
-def test_a_part_of_the_rate_is_whole_sessions_too(tmp_path: Path) -> None:
+def test_a_sample_and_a_part_are_whole_sessions_in_no_order_of_the_log(tmp_path: Path) -> None:
     log = LOGS["csv"][0](tmp_path / "a.log", make_calls(200))
-    every = [str(row) for row in read_rows(learn(log, "--columns", COLUMNS, "--salt", "a"))[1:]]
-    some = [
-        str(row) for row in read_rows(learn(log, "--columns", COLUMNS, "--salt", "a", "--scale", "0.3"))[1:]
-    ]
-    assert set(some) < set(every)
-    assert 30 < len(some) < 90
+    first, every = (
+        list(map(str, read_rows(learn(log, *names))[1:])) for names in (CSV, (*CSV, "--salt", "a"))
+    )
+    assert first != every
+    assert len(first) == len(every) == 200
+    head, *some = read_rows(learn(log, *CSV, "--salt", "a", "--sample", "5"))
+    assert (head["sampled"], list(map(str, some))) == ([5, 200], every[:5])
+    part = set(map(str, read_rows(learn(log, *CSV, "--salt", "a", "--scale", "0.3"))[1:]))
+    assert part < set(every)
+    assert 30 < len(part) < 90
 
 
 def write_bursts(path: Path) -> Path:
@@ -284,17 +274,12 @@ def test_three_times_the_rate_has_the_same_bursts(tmp_path: Path) -> None:
 
 def test_copies_share_what_sessions_share_and_nothing_else(tmp_path: Path) -> None:
     log = LOGS["vllm 0.10"][0](tmp_path / "a.log", make_calls(SESSIONS))
-    one, three = (
-        read_rows(learn(log, "--salt", "a", "--scale", scale, output=f"{scale}.gz")) for scale in "13"
-    )
+    one, three = (read_rows(learn(log, "--salt", "a", "--scale", scale)) for scale in "13")
     assert three[0]["sessions"] == 3 * one[0]["sessions"]
-    users: dict[int, int] = {}
-    for row in one[1:]:
-        for block in {block for call in row["calls"] for block in call.get("ids", ())}:
-            users[block] = users.get(block, 0) + 1
-    shared = {block for block, count in users.items() if count > 1}
+    users = Counter(block for row in one[1:] for block in list_hashes(row))
+    shared = [block for block, count in users.items() if count > 1]
     assert 50 < len(shared) < len(users) / 2
-    found = {block for row in three[1:] for call in row["calls"] for block in call.get("ids", ())}
+    found = list_hashes(*three[1:])
     assert len(found) == len(shared) + 3 * (len(users) - len(shared))
     assert set(users) <= found
 
@@ -308,53 +293,16 @@ def test_copies_begin_while_the_sessions_of_the_log_do() -> None:
     assert max(session["t"] for session in sessions) == 99
 
 
-WRONG = [
-    ("a.log", b"", [], "is empty: give a file with a request"),
-    ("a.log", b"\n \n", [], "holds no rows: every line is blank"),
-    ("a.log", b"hello\n", [], "is no log that is known: pass --log-format"),
-    ("a.log", b"M\xfcller\n", [], "row 1: is not UTF-8"),
-    ("a.log", b"\xff\xfe\n", [], "is UTF-16: convert it to UTF-8"),
-    ("a.log.zst", b"\x28\xb5\x2f\xfd\x04", [], "is compressed (zstd): unpack it first"),
-    ("a.csv", b"ts,in\n1,2\n", ["--columns", "time=at,input=in"], "has no column 'at'"),
-    ("a.csv", b"ts;in\n1;2\n", ["--columns", "time=ts,input=inn"], "no column 'inn', did you mean 'in'?"),
-    ("a.csv", b"ts,in\n1,2\n", ["--columns", "time=ts"], "name the prompt's length"),
-    ("a.csv", b"ts,in\n1,2\n", ["--columns", "tims=ts"], "no such column, did you mean 'time_s'?"),
-    ("a.csv", b"ts,in\n1,2\n", ["--columns", "time=ts,time=in"], "time: is given twice"),
-    ("a.csv", b"ts,in\n1,2\n", ["--columns", "time"], "write column=NAME"),
-    ("a.csv", b"ts,in\nsoon,2\n", ["--columns", "time=ts,input=in"], "row 2: 'soon' is no time"),
-    ("a.csv", b"ts,in\n1,2.5\n", ["--columns", "time=ts,input=in"], "row 2: '2.5' is no whole number"),
-    ("a.csv", b"ts,in\n1,-2\n", ["--columns", "time=ts,input=in"], "row 2: '-2' is no whole number"),
-    ("a.csv", b"ts,in\n1\n", ["--columns", "time=ts,input=in"], "row 2: has 1 columns, and the header 2"),
-    ("a.csv", b"ts,in\n1,2\n2,\n", ["--columns", "time=ts,input=in"],
-     "row 3: has no length of the prompt: in is empty; fill it in, or leave the row out"),
-    ("a.csv", b"ts,e,in\n5,4,2\n", ["--columns", "time=ts,end=e,input=in"], "row 2: it ends before it"),
-    ("a.csv", b"ts,in\n", ["--columns", "time=ts,input=in"], "has no request of a model in it"),
-    ("a.jsonl", b"[1]\n", ["--columns", "time=ts,input=in"], "row 1: is no JSON object"),
-    ("a.log", b'{"startTime":1,"prompt_tokens":1,"completion_tokens":1}\n', [], "row 1: None is no time"),
-    ("a.log", b'{"startTime":"2026-01-01T00:00:01Z","endTime":"2026-01-01T00:00:00Z","prompt_tokens":1,'
-     b'"completion_tokens":1}\n', [], "row 1: endTime is before startTime"),
-    ("a.log", b'1.2.3.4 - - [27/Nov/2026:06:00:00 +0000] "POST /v1/completions HTTP/1.1" 200 5 "-" "-"\n', [],
-     "row 1: has no size of the request's body: log it, as `$request_length $request_time`"),
-    ("a.log", b'1.2.3.4 - - [27/Nov/2026:06:00:00 +0000] "POST /v1/messages HTTP/1.1" 200 5 "-" "-" 9 1.0\n'
-     b"x\n", [], "row 2: is no line of an access log"),
-    ("a.log", b'1.2.3.4 - - [27/Nov/2026:06:00:00 +0000] "GET /health HTTP/1.1" 200 5 "-" "-" 9 1.0\n', [],
-     "has no request that was answered (1 no request to a model)"),
-    ("a.log", b"INFO 10-17 08:00:00 logger.py:37] Received request a: prompt: 'cut\n", [],
-     "row 1: a prompt does not end: is the line cut?"),
-    ("a.log.gz", gzip.compress(b"x" * 1000)[:-9], [], "is damaged or cut short"),
-]  # fmt: skip
-
-
-@loop_over(("name", "text", "words", "why"), WRONG)
+@loop_over(("name", "text", "words", "why"), TABLES["wrong"])
 def test_a_wrong_log_is_one_line(
-    name: str, text: bytes, words: list[str], why: str, capsys: pytest.CaptureFixture[str]
+    name: str, text: str, words: str, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path(name).write_bytes(text)
-    assert cli.main(["data", "learn", name, "-o", "w.jsonl.gz", *words]) == 2
+    text = text.replace("HUGE", "1" + "0" * 400)
+    Path(name).write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert cli.main(["data", "learn", name, "-o", "w.jsonl.gz", *words.split()]) == 2
     said = capsys.readouterr()
     assert why in said.err
-    assert said.err.count("\n") == 1
-    assert said.out == ""
+    assert (said.err.count("\n"), said.out) == (1, "")
     assert sorted(path.name for path in Path().iterdir()) == [name]
     Path(name).unlink()
 
@@ -417,5 +365,77 @@ def test_a_damaged_log_is_learned_or_refused_in_a_line(capsys: pytest.CaptureFix
         ends[code] += 1
         assert len(said) == (code == 2), said
         if not code:
-            assert len(read_workload(Lines.open("w.jsonl", "--trace")))
+            assert len(load(Path("w.jsonl")))
     assert min(ends.values()) > 20
+
+
+@loop_over(("value", "at_ns"), TABLES["times"])
+def test_times_are_read_as_they_are_written(value: object, at_ns: int) -> None:
+    assert read_time_ns(value) == at_ns
+
+
+@loop_over("value", [True, None, [1], "soon", "", "inf", -1, float("nan"), {"a": 1}])
+def test_what_is_no_time_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="is no time"):
+        read_time_ns(value)
+
+
+@loop_over("mark", [",", ";", "\t"])
+def test_a_cell_may_go_over_lines_and_be_long(mark: str) -> None:
+    log = Path("a.csv")
+    log.write_text(f'\nts{mark}p\n\n1{mark}"a\n\nb{mark} ""c"""\n2{mark}"{"long " * 40_000}"\n\n')
+    assert sorted(load(learn(log, "--columns", "time=ts,prompt=p")).input_lens) == [3, 50_000]
+
+
+@loop_over(
+    ("days", "begins"),
+    [
+        (["02-28", "03-01", "03-02"], [0, 1, 2]),
+        (["02-28", "02-29", "03-01"], [0, 1, 2]),
+        (["11-30", "02-28", "03-01"], [0, 90, 91]),
+        (["02-29", "12-31", "01-01"], [0, 306, 307]),
+    ],
+)
+def test_a_year_of_vllm_has_the_days_that_it_names(days: list[str], begins: list[int]) -> None:
+    lines = (VLLM.replace(b"11-27", day.encode()).replace(b"request a", b"request %d" % i)
+             for i, day in enumerate(days))  # fmt: skip
+    Path("a.log").write_bytes(
+        b"".join(line + b"max_tokens=1), prompt_token_ids: [1], lora\n" for line in lines)
+    )
+    assert sorted(row["t"] for row in read_rows(learn(Path("a.log")))[1:]) == [day * 86_400 for day in begins]
+
+
+def test_a_workload_that_was_cut_at_a_rows_end_is_refused() -> None:
+    Path("a.csv").write_text("ts,in\n1,5\n2,5\n3,5\n")
+    made = learn(Path("a.csv"), *ROWS, output="w.jsonl")
+    made.write_bytes(b"".join(made.read_bytes().splitlines(keepends=True)[:-1]))
+    with pytest.raises(UsageError, match=r"has 2 of the 3 sessions of its head: copy it whole$"):
+        load(made)
+
+
+def test_stop_strings_are_no_parameters() -> None:
+    stops = b"temperature=0.5, stop=['max_tokens=9, min_p=1.2.3, ', ', params: SamplingParams(', \"it's\"], "
+    ending = b"max_tokens=99999999999, min_tokens=2, logprobs=None), prompt_token_ids: [1, 2, 3], lora\n"
+    Path("a.log").write_bytes(VLLM + stops + ending)
+    (call,) = read_rows(learn(Path("a.log")))[1]["calls"]
+    assert call == {"t": 0.0, "in": 3, "out": 20_000_000, "sampling": {"min_tokens": 2.0, "temperature": 0.5}}
+
+
+@loop_over(("text", "cut", "words"), TABLES["cut"])
+def test_a_last_line_that_is_still_being_written_is_left_out(
+    text: str, cut: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for whole, calls in ((text.encode()[:-cut], 2), (text.rstrip("\n").encode(), 3)):
+        Path("a.log").write_bytes(whole)
+        learn(Path("a.log"), *words.split())
+        said = capsys.readouterr().out
+        assert f"{calls} calls in" in said
+        assert ("its last line, which the log ends within" in said) == (calls == 2)
+
+
+def test_blank_lines_of_a_prompt_are_part_of_it() -> None:
+    lens = []
+    for prompt in (b"ab\ncd", b"ab\n\n\n\n\n\ncd"):
+        Path("a.csv").write_bytes(b'ts,p\n1,"%b"\n2,x\n' % prompt)
+        lens.append(load(learn(Path("a.csv"), "--columns", "time=ts,prompt=p")).input_lens.tolist())
+    assert lens == [[2, 1], [3, 1]]
