@@ -10,11 +10,10 @@ from typing import Any, get_args
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.required import require
 from builders.traces import (
     BAILIAN,
-    MOONCAKE,
     OTEL_FAN_IN,
     OTEL_GENAI,
     TRACELAB,
@@ -32,57 +31,20 @@ from loadgen.features.traces import trace_formats
 from loadgen.features.traces.trace_formats import open_rows, open_trace
 from loadgen.plan.profile import Profile
 
+TABLES = read_tables("trace_formats")
 FLAG = "--trace"
-
-
-def written(directory: Path, content: object) -> Path:
-    if isinstance(content, Path):
-        return content
-    return text(directory, content) if isinstance(content, str) else jsonl(directory, content)  # type: ignore[arg-type]
-
-
-def test_a_servegen_table_of_more_requests_than_memory_is_for_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "chunk-0-trace.csv"
-    path.write_text("0,0,1,Gamma,1,1\n6022610,2,1,Weibull,1.5,1\n")
-    (tmp_path / "chunk-0-dataset.json").write_text(
-        '{"0": {"input_tokens": "{5: 1}", "output_tokens": "{2: 1}"}}'
-    )
-    with pytest.raises(UsageError, match=r"more than 5,000,000 requests: give --trace-window$"):
-        planned(path)
-
-
-@loop_over(
-    ("table", "why"),
-    [
-        ("0,1,1,Gamma,1,1\r600,1,1,Gamma,1,1\r", "row 1: has carriage returns inside"),
-        ("x,1,1,Gamma,1,1\n", "row 1: t 'x' is not a number from 0 to 31,536,000"),
-        ("0,1,1,Gamma,1,1\n600,1e999,1,Gamma,1,1\n", "row 2: rate '1e999' is not a number from 0"),
-        ("0,1,1,Gamma,nan,1\n", "row 1: shape 'nan' is not a number from 0"),
-        ("0,1,1,Gamma,0,1\n", "row 1: its gaps are Gamma of shape 0"),
-    ],
-)
-def test_a_servegen_table_that_cannot_be_read_is_one_line(tmp_path: Path, table: str, why: str) -> None:
-    path = tmp_path / "chunk-0-trace.csv"
-    (tmp_path / "chunk-0-dataset.json").write_text("{}")
-    path.write_text(table)
-    with pytest.raises(UsageError, match=why):
-        planned(path)
 
 
 def test_every_name_of_the_flag_has_a_format() -> None:
     assert {"", *trace_formats.FORMATS} == set(get_args(Profile.model_fields["trace_format"].annotation))
 
 
-@loop_over(
-    ("content", "name", "why"),
-    [(MOONCAKE, "bailian", "for 512 tokens, and bailian one for 16"),
-     (BAILIAN, "mooncake", "for 16 tokens, and mooncake one for 512")],
-)  # fmt: skip
-def test_a_file_read_as_one_of_other_blocks_is_refused(
-    content: object, name: str, why: str, tmp_path: Path
-) -> None:
-    with pytest.raises(UsageError, match=f"one of hash_ids {why}"):
-        planned(written(tmp_path, content), trace_format=name)
+@loop_over(("table", "why"), TABLES["servegen"])
+def test_a_servegen_table_that_cannot_be_read_is_one_line(tmp_path: Path, table: str, why: str) -> None:
+    counts = '{"0": {"input_tokens": "{5: 1}", "output_tokens": "{2: 1}"}}'
+    at = put(tmp_path, chunk_0_trace__csv=table, chunk_0_dataset__json=counts)
+    with pytest.raises(UsageError, match=why):
+        planned(at / "chunk-0-trace.csv")
 
 
 SHEET = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
@@ -99,16 +61,9 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
 @loop_over("block", [64, 32, 128, 1024, 4])
 def test_a_trace_of_other_blocks_is_refused_with_the_way_to_send_it(block: int, tmp_path: Path) -> None:
     """The command that the message has sends it: nothing of a row but its blocks is special."""
-    rows = [
-        {
-            "timestamp": 100 * at,
-            "input_length": block * (3 + at) - 3,
-            "output_length": 5,
-            "hash_ids": [*range(3 + at)],
-        }
-        for at in range(30)
-    ]
-    path = jsonl(tmp_path, rows)
+    rows = [(100 * at, block * at - 3, 5, [*range(at)]) for at in range(3, 33)]
+    names = ("timestamp", "input_length", "output_length", "hash_ids")
+    path = jsonl(tmp_path, [dict(zip(names, row, strict=True)) for row in rows])
     for name in ("", "mooncake") if block == 64 else ("",):
         with pytest.raises(UsageError) as refused:
             planned(path, trace_format=name)
@@ -123,7 +78,7 @@ def put(directory: Path, **files: str | bytes) -> Path:
     directory.mkdir(exist_ok=True)
     for name, content in files.items():
         data = content.encode() if isinstance(content, str) else content
-        (directory / name.replace("__", ".")).write_bytes(data)
+        (directory / name.replace("__", ".").replace("_", "-")).write_bytes(data)
     return directory
 
 
@@ -205,23 +160,7 @@ def test_verbs_take_a_directory_as_they_take_a_file(
     assert said[0] == said[1]
 
 
-@loop_over(
-    ("files", "why"),
-    [
-        ({"a__txt": "x"}, "d: no file there ends in .json, .jsonl: give one that has some"),
-        ({"a__json": '{"a": 1}'}, "d/a.json row 1: its keys (a) are those of no trace"),
-        ({"a__json": '{\n"requests": 5}'}, "d/a.json: requests is 5: give a list"),
-        ({"a__json": '{\n"requests": [}'},
-         "d/a.json: is not valid JSON: Expecting value (line 2, column 14)"),
-        ({"a__json": '{"id": 1, "requests": []}', "b__json": '[\n{"id": 1, "requests": []}]'},
-         "b.json row 1: id 1 is"),
-        ({"a__json": '{"requests": []}', "b__json": '{"requests": [1]}\n'},
-         "d/b.json row 1: requests[0] is 1: give"),
-        ({"a__json": '{"requests": []}', "b__json": ""}, "d/b.json: is empty"),
-        ({"a__json": '{"spans": []}', "b__json": '{"spans": [{"start_time": 1}]}'},
-         "b.json row 1: spans[0] has no end"),
-    ],
-)  # fmt: skip
+@loop_over(("files", "why"), TABLES["directories"])
 def test_what_is_wrong_with_a_file_names_it(tmp_path: Path, files: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError) as error:
         planned(put(tmp_path / "d", **files))
