@@ -28,8 +28,6 @@ SMALL = {
     "max_concurrency": 2,
 }  # fmt: skip
 
-OF_FILES = {"image_size": "", "image_format": "jpeg"}
-
 
 def made(seed: int = 1, **keys: Any) -> Plan:
     target = ModelTarget(ENGINES[0], "m", word_counts=WordCounts())
@@ -62,28 +60,8 @@ def test_images_stand_after_the_text_in_the_chat_api() -> None:
     assert [size(content) for content in files(of, 3)] == [(48, 32)] * 2
 
 
-@loop_over(
-    ("backend", "field", "texts", "kind"),
-    [
-        ("openai-responses", "input", "input_text", "input_image"),
-        ("anthropic-messages", "messages", "text", "image"),
-    ],
-)
-def test_other_apis_have_the_images_of_chat_in_their_form(
-    backend: str, field: str, texts: str, kind: str
-) -> None:
-    chat, of = (made(images="2", backend=name) for name in ("openai-chat", backend))
-    (message,) = of.payload(3)[field]
-    text, *images = message["content"]
-    assert (message["role"], text) == ("user", {"type": texts, "text": of.requests.prompt(3)})  # type: ignore[attr-defined]
-    sent = [f"data:image/png;base64,{base64.b64encode(each).decode()}" for each in files(chat, 3)]
-    if kind == "input_image":
-        assert images == [{"type": kind, "image_url": url} for url in sent]
-    else:
-        data = [{"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]} for url in sent]
-        assert images == [{"type": kind, "source": source} for source in data]
-
-
+DATA = "data:image/png;base64,AAAA"
+IN_SOURCE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
 AT = "http://127.0.0.1:8/image-0.png"
 IN_CHAT = {"type": "image_url", "image_url": {"url": AT}}
 IN_ITEMS = {"type": "input_image", "image_url": AT}
@@ -92,20 +70,22 @@ RESULT = {"type": "function_call_output", "call_id": "c", "output": "sun"}
 
 
 @loop_over(
-    ("dialect", "field", "given", "sent"),
+    ("dialect", "field", "image", "given", "sent"),
     [
-        (Chat(), "messages", [{"role": "user", "content": None}], [{"role": "user", "content": [IN_CHAT]}]),
-        (Responses(), "input", [RESULT], [RESULT, {"role": "user", "content": [IN_ITEMS]}]),
-        (Responses(), "input", [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}],
+        (Chat(), "messages", AT, {"role": "user", "content": None}, [{"role": "user", "content": [IN_CHAT]}]),
+        (Responses(), "input", AT, RESULT, [RESULT, {"role": "user", "content": [IN_ITEMS]}]),
+        (Responses(), "input", AT, {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
          [{"role": "user", "content": [{"type": "input_text", "text": "a"}, IN_ITEMS]}]),
-        (Messages(), "messages", [{"role": "user", "content": "a"}],
+        (Messages(), "messages", AT, {"role": "user", "content": "a"},
          [{"role": "user", "content": [{"type": "text", "text": "a"}, IN_BLOCKS]}]),
+        (Messages(), "messages", DATA, {"role": "user", "content": []},
+         [{"role": "user", "content": [IN_SOURCE]}]),
     ],
 )  # fmt: skip
 def test_an_image_follows_what_a_last_message_has(
-    dialect: Dialect, field: str, given: Any, sent: Any
+    dialect: Dialect, field: str, image: str, given: Any, sent: Any
 ) -> None:
-    made = msgspec.json.encode(dialect.add_images({field: given}, [AT.encode()]))
+    made = msgspec.json.encode(dialect.add_images({field: [given]}, [image.encode()]))
     assert msgspec.json.decode(made) == {field: sent}
 
 
@@ -150,6 +130,11 @@ def test_files_of_a_directory_are_sent_by_turns_as_they_are(tmp_path: Path) -> N
     assert (facts.format, facts.sizes, facts.distinct) == ("as they are", ((24, 16, 40),), 2)
 
 
+def test_a_directory_without_images_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no PNG, JPEG, WebP or GIF file"):
+        made(image_size="", image_dir=str(tmp_path), image_format="jpeg")
+
+
 @loop_over("name", ["b.png", "b.JPG", "b.webp"])
 def test_a_file_that_is_an_image_by_its_name_alone_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes((PICTURES / "noise.png").read_bytes())
@@ -173,26 +158,3 @@ def test_random_mm_is_a_load_of_the_chat_api() -> None:
         "/v1/chat/completions", "random", "16x8 100%",
     )  # fmt: skip
     assert [size(content) for content in files(of, 0)] == [(16, 8)]
-
-
-@loop_over(
-    ("keys", "why"),
-    [
-        ({"backend": "openai"}, "--image-size: /v1/completions takes no images: use --backend openai-chat"),
-        ({**OF_FILES, "image_dir": "/nowhere"}, "--image-dir /nowhere: No such file or directory"),
-        ({**OF_FILES, "image_dir": str(PICTURES.parent / "configs")}, "no PNG, JPEG, WebP or GIF file"),
-        ({"turns": 3}, "and --turns makes conversations: leave out one of them"),
-        ({"image_dir": "x"}, "--image-size and --image-dir are two sources of images"),
-        ({**OF_FILES, "images": "2"}, "--images needs images: pass --image-size"),
-        (
-            {"image_size": "7"},
-            '\'7\' is no size: write 1024x768, "640x480 70%, 1024x768 30%", or "DIST x DIST"',
-        ),
-        ({"random_mm_bucket_config": "{}"}, "--random-mm-bucket-config goes with --dataset-name random-mm"),
-    ],
-)
-def test_what_cannot_be_is_refused_in_one_line(keys: dict[str, Any], why: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        made(**keys)
-    assert why in str(raised.value)
-    assert "\n" not in str(raised.value)

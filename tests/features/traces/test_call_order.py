@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -81,17 +79,6 @@ def test_order_is_the_plain_definition_transitively_reduced(calls: Calls) -> Non
     assert close(order) == reached
 
 
-@given(recorded_calls())
-def test_calls_of_a_lane_waited_for_one_another(calls: Calls) -> None:
-    order, lanes = find_order(*calls)
-    agents, reached = calls[2], close(order)
-    assert sorted(set(lanes)) == list(range(len(set(lanes))))
-    for lane in set(lanes):
-        own = [call for call, of in enumerate(lanes) if of == lane]
-        assert len({agents[call] for call in own}) == 1
-        assert all(before in reached[after] for before, after in pairwise(own))
-
-
 def test_delays_are_recorded_pauses_or_what_the_times_leave() -> None:
     calls = RecordedCalls()
     agent = calls.add_agent(0, "explore")
@@ -123,28 +110,26 @@ def test_tools_that_work_at_once_are_counted_once() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(20)
 @pytest.mark.parametrize(("agents", "silent"), [(1, 0), (10_000, 0), (10_000, 1)])
 def test_a_hundred_thousand_calls_are_ordered_in_seconds(agents: int, silent: int) -> None:
     rng = np.random.default_rng(5)
     begins = np.sort(rng.integers(0, 10**7, 100_000))
     ends = begins + rng.integers(0, 3000, 100_000)
     of = rng.integers(silent, agents, 100_000).tolist()
-    began = time.perf_counter()
     order, _ = find_order(begins.tolist(), ends.tolist(), of, [-1] + [0] * (agents - 1))
-    assert time.perf_counter() - began < 20
     assert len(order) == 100_000
 
 
 @pytest.mark.long
+@pytest.mark.timeout(20)
 def test_tools_of_a_long_session_are_measured_in_seconds() -> None:
     calls = RecordedCalls()
     for i in range(100_000):
         calls.add(10 * i, 10 * i + 5)
     calls.tools_ns = {0: [(10 * i + 6, 10 * i + 9) for i in range(100_000)]}
-    began = time.perf_counter()
     trees = SessionTrees()
     trees.add(calls)
-    assert time.perf_counter() - began < 20
     waits, _ = trees.make()
     assert require(waits.tool_ns).tolist() == [0, *[3] * 99_999]
 

@@ -106,14 +106,12 @@ def test_a_log_is_sent_with_its_sampling_and_cancelled_as_it_was(
     assert "answers are sampled as each was recorded: temperature, top_k, min_p, frequency_penalty" in report
 
 
-WORDS = dict.fromkeys(("source", "prompts", "answers"), "")
-HEAD = {"workload": 1, "block_size": 16, "sessions": 1, "calls": 2, **WORDS}
-
-
 def write(directory: Path, *calls: dict[str, Any]) -> Path:
     """A workload of one session with these calls, a second after one another."""
+    head = dict.fromkeys(("source", "prompts", "answers"), "")
     rows = [{"t": float(i), "in": 40, "out": 4, **call} for i, call in enumerate(calls)]
-    return jsonl(directory, [HEAD, {"t": 0.0, "calls": rows, "parents": [0]}])
+    counts = {"workload": 1, "block_size": 16, "sessions": 1, "calls": 2}
+    return jsonl(directory, [{**counts, **head}, {"t": 0.0, "calls": rows, "parents": [0]}])
 
 
 def test_a_call_without_an_end_is_cancelled_by_its_tokens(tmp_path: Path) -> None:
@@ -137,20 +135,6 @@ def test_a_session_goes_on_after_a_call_that_was_given_up(tmp_path: Path) -> Non
     assert [failure and failure.kind for failure in run.records.failures] == [CUT, None, None]
     sessions = require(run.sessions)
     assert (sessions.finished.tolist(), sessions.dropped, len(bodies)) == ([True], 0, 3)
-
-
-@loop_over(
-    ("keys", "taken"),
-    [({}, {"top_k": 20, "min_p": 0.1}), ({"backend": "anthropic-messages"}, {"top_k": 20}),
-     ({"backend": "sglang"}, {"sampling_params": {"max_new_tokens": 4, "top_k": 20, "min_p": 0.1}})],
-)  # fmt: skip
-def test_each_api_gets_the_fields_that_it_has(
-    keys: dict[str, Any], taken: dict[str, Any], tmp_path: Path
-) -> None:
-    sampling = {"top_k": 20.0, "min_p": 0.1, "logprobs": 5.0, "min_tokens": 2.0}
-    body = planned(write(tmp_path, {"sampling": sampling}), ignore_eos=False, **keys).payload(0)
-    assert {name: value for name, value in body.items() if name in taken} == taken
-    assert not {"logprobs", "min_tokens", "return_logprob"} & set(body)
 
 
 def test_a_field_that_the_server_refuses_is_left_out(tmp_path: Path) -> None:
