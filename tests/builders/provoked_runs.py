@@ -203,6 +203,10 @@ _OF_SERVERS = {
         {"reasoning-alone"},
     ),
     "half of the requests fail": Provocation(failing(2), FIVE, {"many-failures"}),
+    "failures until a rule ends the run": Provocation(
+        failing(2), f"{FIVE} --max-failures 5", {"stopped-by-rule", "many-failures"}, code=1
+    ),
+    "a dead server": Provocation(failing(1), FIVE, {"stopped-by-rule", "many-failures"}, code=1),
     "one of twenty requests fails": Provocation(failing(20), FIVE, {"failures"}),
     "a server that closes one of ten idle connections": Provocation(made.closing(10), FIVE, {"many-resent"}),
     "a server that closes one of a hundred and ten": Provocation(made.closing(110), MANY, {"resent"}),

@@ -13,7 +13,6 @@ import pytest
 from builders import provocations as made
 from builders.loops import read_tables
 from builders.provocations import exposed, failing, metered
-from builders.provoked_processes import PROCESSES_ALONE
 from builders.provoked_runs import FIVE, MODEL, PROVOCATIONS, engine
 from fakes.virtual_run import BASE_URL, run_on
 from loadgen import cli
@@ -27,6 +26,10 @@ from loadgen.verdict.verdict import DOUBTS
 TABLES = read_tables("provoked")
 
 COMMON = "--seed 1 --transport wire"
+# Of processes and CPUs, which virtual time has not: tests/whole/test_provoked.py, run/command/test_bench.py.
+PROCESSES_ALONE = {
+    "interrupted", "cut-short", "load-lost", "rest-of-the-load", "targets-unequal", "other-processes",
+}  # fmt: skip
 Ran = tuple[int, dict[str, Any], str]  # its exit code, what the result holds under our name, the report
 
 

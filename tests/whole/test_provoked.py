@@ -1,4 +1,4 @@
-"""Doubts of real processes, CPUs and the kernel are provoked by real runs; a clean one is not INVALID."""
+"""Doubts of a worker, of several servers and of the CPUs: provoked by real runs, as virtual time has none."""
 
 from __future__ import annotations
 
@@ -7,59 +7,122 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 
+import psutil
 import pytest
 
-from builders.provoked_processes import PROCESS_RUNS, PROCESSES_ALONE, engine
+from fakes.scripted_server import PATIENCE_S
 from loadgen import cli
 from loadgen.report.run_directory import REPORT, RESULT
+from loadgen_servers.process.embedded import NULL, Embedded
 
 pytestmark = pytest.mark.whole
+_SPIN = "import time; over = time.monotonic() + 30\nwhile time.monotonic() < over: pass"
+_SPINNER = f"""for i in {" ".join("xx" * len(os.sched_getaffinity(0)))}; do
+{sys.executable} -c '{_SPIN}' > /dev/null 2>&1 & echo $!
+done"""
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Files of its own; no process is left behind."""
-    monkeypatch.chdir(tmp_path)
-    yield
-    with pytest.raises(ChildProcessError):
+@contextmanager
+def started(*words: str) -> Iterator[str]:
+    """The base URL of an embedded server, the null server unless it has a preset; 20 ms a token."""
+    module = () if "--preset" in words else (NULL,)
+    with Embedded(list(words), *module) as process:
+        yield process.start().base_url
+
+
+@contextmanager
+def crowded() -> Iterator[None]:
+    """Two busy processes a CPU, which are not this program's: the shell that started them has ended."""
+    spinners = subprocess.run(["sh", "-c", _SPINNER], capture_output=True, check=True, text=True)
+    try:
+        yield
+    finally:
+        for pid in spinners.stdout.split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+
+
+@contextmanager
+def killed() -> Iterator[None]:
+    """The first process that a run forks, which has our own command line, is killed after a while."""
+    over, own = threading.Event(), psutil.Process()
+
+    def forks() -> list[psutil.Process]:
+        found = []
+        for child in own.children():
+            with contextlib.suppress(psutil.Error):
+                found += [child] if child.cmdline() == own.cmdline() else []
+        return found
+
+    def act() -> None:
+        while not forks() and not over.wait(0.02):
+            pass
+        # What was there first may have been a short-lived child, before it became another program.
+        while not over.wait(0.4):
+            if found := forks():
+                return found[0].kill()
+
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(PATIENCE_S)
+
+
+def bench(words: str, *base_urls: str) -> tuple[int, set[str], str]:
+    """Run the command; its exit code, the doubts it found, and the level of its verdict."""
+    servers = [word for url in base_urls for word in ("--base-url", url)]
+    code = cli.main(["bench", "--quiet", *servers, *shlex.split(words)])
+    (directory,) = Path("runs").iterdir()
+    verdict = json.loads((directory / RESULT).read_text("utf-8"))["loadgen"]["verdict"]
+    assert re.search(rf"\nverdict: .*\b{verdict['level']}\b", (directory / REPORT).read_text("utf-8"))
+    return code, {doubt["name"] for doubt in verdict["doubts"]}, verdict["level"]
+
+
+NULLS = "--ttft-ms 20 --interval-ms 20", "--ttft-ms 300 --interval-ms 20"
+DIVIDED = "--random-input-len 8 --num-warmups 0 --workers 2"
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize(("servers", "words", "next_to", "code", "doubts"), [
+    pytest.param(NULLS[:1], f"{DIVIDED} --random-output-len 20 --num-prompts 40 --max-concurrency 4",
+                 killed, 1, {"load-lost", "rest-of-the-load"}, id="a worker that dies"),
+    pytest.param(NULLS, f"{DIVIDED} --random-output-len 2 --num-prompts 240 --request-rate 60",
+                 contextlib.nullcontext, 0, {"targets-unequal"}, id="two servers, of which one takes longer"),
+    pytest.param(NULLS[:1], "--random-input-len 8 --random-output-len 20 --num-prompts 40 --max-concurrency 4",
+                 crowded, 0, {"other-processes"}, id="a machine whose CPUs others take"),
+])  # fmt: skip
+def test_a_run_whose_processes_suffer_says_so(
+    servers: tuple[str, ...],
+    words: str,
+    next_to: Callable[[], AbstractContextManager[object]],
+    code: int,
+    doubts: set[str],
+) -> None:
+    """What else a busy machine makes of it is not asserted: in virtual time the doubts are exact."""
+    with contextlib.ExitStack() as stack:
+        urls = [stack.enter_context(started(*flags.split())) for flags in servers]
+        stack.enter_context(next_to())
+        ended, found, _ = bench(words, *urls)
+    assert (ended, doubts - found) == (code, set()), found
+    with pytest.raises(ChildProcessError):  # no process is left behind
         os.waitpid(-1, os.WNOHANG)
 
 
-def bench(base_url: str, words: str) -> tuple[int, dict[str, Any], str]:
-    """Run the command; its exit code, what the result holds under our name, and the report."""
-    code = cli.main(["bench", "--quiet", "--base-url", base_url, *shlex.split(words)])
-    (directory,) = Path("runs").iterdir()
-    ours = json.loads((directory / RESULT).read_text("utf-8"))["loadgen"]
-    return code, ours, (directory / REPORT).read_text("utf-8")
-
-
-def test_processes_provoke_what_virtual_time_cannot() -> None:
-    assert set[str]().union(*(run.doubts for run in PROCESS_RUNS.values())) >= PROCESSES_ALONE
-
-
-@pytest.mark.parametrize("name", PROCESS_RUNS)
-def test_a_run_whose_processes_suffer_says_so(name: str) -> None:
-    """What else a busy machine makes of it is not asserted: in virtual time the doubts are exact."""
-    case = PROCESS_RUNS[name]
-    with contextlib.ExitStack() as stack:
-        words, base_url = case.words, stack.enter_context(case.server())
-        if case.other is not None:
-            words += f" --base-url {stack.enter_context(case.other())}"
-        stack.enter_context(case.next_to())
-        code, ours, report = bench(base_url, words)
-    found = {doubt["name"]: doubt["evidence"] for doubt in ours["verdict"]["doubts"]}
-    assert case.doubts <= set(found), found
-    assert re.search(rf"\nverdict: {ours['verdict']['level']}\b", report)
-    assert code == case.code
-
-
+@pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize("load", ["--max-concurrency 16", "--request-rate 15"])
 def test_a_clean_run_is_checked_in_full_and_not_invalid(load: str) -> None:
-    with engine() as base_url:
+    with started("--preset", "bench/1024x50") as base_url:
         words = f"--random-input-len 64 --random-output-len 5 --num-prompts 40 --num-warmups wave {load}"
-        code, ours, _ = bench(base_url, f"{words} --strict")
-    assert (code, ours["verdict"]["level"] in ("VALID", "SUSPECT")) == (0, True)
+        code, _, level = bench(f"{words} --strict", base_url)
+    assert (code, level in ("VALID", "SUSPECT")) == (0, True)
