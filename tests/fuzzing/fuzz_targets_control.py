@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -127,16 +126,3 @@ def gguf_head(raw: bytes) -> None:
             checkpoint.read_head(path)
         with contextlib.suppress(UsageError):
             strict(checkpoint.read_checkpoint(str(path)))
-
-
-TARGETS: dict[str, Callable[[bytes], None]] = {
-    "metrics": metrics,
-    "metric_lines": metric_lines,
-    "server_info": server_info,
-    "log": log,
-    "json_value": json_value,
-    "config": config,
-    "index": index,
-    "safetensors": safetensors,
-    "gguf_head": gguf_head,
-}

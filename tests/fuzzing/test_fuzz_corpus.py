@@ -10,10 +10,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuzz.targets import HERE, TARGETS, corpus, inputs
+from fuzz.targets import HERE, TARGETS, inputs
+from fuzzing.fuzz_targets_control import strict
+from loadgen.server.engine_config import EngineConfig
 
 MOST_BYTES = 600_000  # of the whole corpus
 SUSPECTS = [b"", b"\0", b"\xff" * 64, b"[" * 5000, b'{"a":' * 5000, b"9" * 5000]
+# Pieces that mean something, so that what is made of them goes deeper than the first check.
+PIECES = [
+    *(b"{", b"[", b'"', b"1e400", b"NaN", b"+Inf", b"-1", b"9" * 30, b"\n", b"\r\n", b"\\\n", b"\xff", b"\0"),
+    *(b"============ Serving Benchmark Result ============\n", b"Successful requests: ", b"Mean TTFT (ms): "),
+    *(b"[[checkpoints]]\n", b"name = ", b"a.b = ", b"=cmd", b"\x1b]0;", b"vllm bench serve ", b"Namespace("),
+    *(b"model,input_length,speed_tok_s\n", b"1,", b"| Model | tok/s |\n|---|---|\n| ", b"+----+----+\n| "),
+    *(b"<table><tr><td rowspan=3>Model<td>", b"&#99999999;", b"  Input  Speed\n  -----  -----\n"),
+    *(b"Qwen3-8B FP8 (high)\n", b"\xed\xa0\x80", b"}\n{", b"\\ud800", b'"prompt": ', b'"output_tokens": '),
+    *(b'"messages": [', b'"turn": 2, ', b'"role": "tool"', b'"n": 2, ', b"prompt,"),
+    b'"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [1]',
+    *(b"vllm:generation_tokens_total", b'{model_name="m"} ', b'{le="', b'",', b"} ", b"{} 1", b" 9e99"),
+    *(b"server_args=ServerArgs(", b"tp_size=", b"KV cache size: ", b" tokens", b"# GPU blocks: "),
+    *(b"\x01" + b"\0" * 7 + b"a", b"\x08\0\0\0", b"\x09\0\0\0", b"\xff" * 8, b"general.architecture"),
+    *(b'"quantization_config": {', b'"weight_map": {', b'"internal_states": [{', b'"data_offsets": ['),
+]
 
 
 def function(name: str) -> Callable[[bytes], None]:
@@ -43,13 +60,21 @@ def test_what_is_kept_is_read_and_the_usual_suspects(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_what_is_kept_is_read_with_a_part_changed(name: str) -> None:
+def test_any_bytes_are_read(name: str) -> None:
+    """Also what is kept with pieces put into it, or over a part of it."""
     read = function(name)
-    kept = [path.read_bytes()[: TARGETS[name].longest] for path in sorted(corpus(name).glob("*"))] or [b""]
+    kept = [b"", *(path.read_bytes()[: 2 * TARGETS[name].longest] for path in inputs(name))]
+    pieces = st.lists(st.sampled_from(PIECES) | st.binary(max_size=24), max_size=20).map(b"".join)
 
-    @given(st.sampled_from(kept), st.integers(0, 8192), st.binary(max_size=24), st.booleans())
+    @given(st.sampled_from(kept), st.integers(0, 8192), pieces, st.booleans())
     def changed(raw: bytes, at: int, piece: bytes, over: bool) -> None:
         at %= len(raw) + 1
         read(raw[:at] + piece + raw[at + len(piece) * over :])
 
     changed()
+
+
+@pytest.mark.parametrize("odd", [{"version": "\x1b"}, {"load_s": float("nan")}, {"version": "x" * 9000}])
+def test_a_target_notices_what_is_not_bounded(odd: dict[str, object]) -> None:
+    with pytest.raises((AssertionError, ValueError)):
+        strict(EngineConfig.model_validate(odd))

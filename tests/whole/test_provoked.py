@@ -68,7 +68,8 @@ def killed() -> Iterator[None]:
         # What was there first may have been a short-lived child, before it became another program.
         while not over.wait(0.4):
             if found := forks():
-                return found[0].kill()
+                found[0].kill()
+                return
 
     thread = threading.Thread(target=act, daemon=True)
     thread.start()
@@ -90,17 +91,18 @@ def bench(words: str, *base_urls: str) -> tuple[int, set[str], str]:
 
 
 NULLS = "--ttft-ms 20 --interval-ms 20", "--ttft-ms 300 --interval-ms 20"
-DIVIDED = "--random-input-len 8 --num-warmups 0 --workers 2"
+FORTY = "--random-input-len 8 --random-output-len 20 --num-prompts 40 --max-concurrency 4"
+APART = "--random-input-len 8 --random-output-len 2 --num-prompts 240 --request-rate 60"
+DIVIDED = "--num-warmups 0 --workers 2"
 
 
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize(("servers", "words", "next_to", "code", "doubts"), [
-    pytest.param(NULLS[:1], f"{DIVIDED} --random-output-len 20 --num-prompts 40 --max-concurrency 4",
-                 killed, 1, {"load-lost", "rest-of-the-load"}, id="a worker that dies"),
-    pytest.param(NULLS, f"{DIVIDED} --random-output-len 2 --num-prompts 240 --request-rate 60",
-                 contextlib.nullcontext, 0, {"targets-unequal"}, id="two servers, of which one takes longer"),
-    pytest.param(NULLS[:1], "--random-input-len 8 --random-output-len 20 --num-prompts 40 --max-concurrency 4",
-                 crowded, 0, {"other-processes"}, id="a machine whose CPUs others take"),
+    pytest.param(NULLS[:1], f"{FORTY} {DIVIDED}", killed, 1, {"load-lost", "rest-of-the-load"},
+                 id="a worker that dies"),
+    pytest.param(NULLS, f"{APART} {DIVIDED}", contextlib.nullcontext, 0, {"targets-unequal"},
+                 id="two servers, of which one takes longer"),
+    pytest.param(NULLS[:1], FORTY, crowded, 0, {"other-processes"}, id="a machine whose CPUs others take"),
 ])  # fmt: skip
 def test_a_run_whose_processes_suffer_says_so(
     servers: tuple[str, ...],
