@@ -163,53 +163,6 @@ MESSAGES = st.fixed_dictionaries(
         "index": COUNTS,
     },
 )
-ODD_COUNTS = st.sampled_from([-1, 0, 7, 2**21, 2**31 - 1, 2**31, 2**62 + 1, 10**18, 10**30, -(10**30), None])
-SPOTS = ["prompt", "completion", "cached", "running", "index", "queue"]
-
-
-@st.composite
-def answered(draw: st.DrawFn, api: int) -> list[dict[str, Any]]:
-    """The messages of a healthy answer but for one or two numbers of it."""
-    odd = set(draw(st.lists(st.sampled_from(SPOTS), max_size=2)))
-
-    def number(spot: str, usual: int) -> int | None:
-        return draw(ODD_COUNTS) if spot in odd else usual
-
-    count, running = draw(st.integers(1, 5)), draw(st.booleans())
-    messages: list[dict[str, Any]] = []
-    for i in range(count):
-        reason = "length" if i == count - 1 else None
-        used = {"prompt_tokens": number("prompt", 5), "completion_tokens": number("running", i + 1)}
-        if api == 2:
-            meta = {
-                **used,
-                "cached_tokens": number("cached", 4),
-                "finish_reason": reason and {"type": reason},
-            }
-            messages.append({"text": "a" * (i + 1), "meta_info": meta, "index": number("index", 0)})
-            continue
-        choice = {
-            "index": number("index", 0),
-            "text": "a",
-            "delta": {"content": "a"},
-            "finish_reason": reason,
-        }
-        messages.append({"choices": [choice], **({"usage": used} if running else {})})
-    usage = {"prompt_tokens": number("prompt", 5), "completion_tokens": number("completion", count)}
-    details = {"prompt_tokens_details": {"cached_tokens": number("cached", 4)}}
-    timing = {"queue_time_ms": number("queue", 3)}
-    return [*messages, {"choices": [], "usage": {**usage, **details}, "metrics": timing}][: count + (api < 2)]
-
-
-@pytest.mark.parametrize("api", range(3))
-@given(st.data())
-def test_odd_numbers_in_a_healthy_answer_are_in_no_figure(api: int, data: st.DataObject) -> None:
-    messages = data.draw(answered(api))
-    body = b"".join(b"data: %b\n\n" % msgspec.json.encode(message) for message in messages) + DONE
-    check(APIS[api], True, captured([body], 200))
-    check(APIS[api], False, captured([msgspec.json.encode(messages[-1])], 200))
-
-
 @given(st.lists(MESSAGES, max_size=6), st.integers(0, 2), st.booleans())
 def test_any_messages_have_a_record_and_figures(
     messages: list[dict[str, Any]], api: int, streamed: bool
