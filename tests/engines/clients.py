@@ -14,8 +14,11 @@ from typing import Any
 
 import httpx
 
-from engines.running import environment
+from engines.running import OFFLINE, environment
 from loadgen.records.record import Records
+from loadgen.report import run_directory
+from loadgen.report.run_directory import Result
+from loadgen.study.quality.reference_file import read_reference
 
 _ROOT = Path(__file__).resolve().parents[2]
 _LIMIT_S = 300.0
@@ -42,19 +45,25 @@ class Finished:
 
 
 def loadgen(
-    arguments: Sequence[str], directory: Path, verb: str = "bench", more: Mapping[str, str] | None = None
+    arguments: Sequence[str],
+    directory: Path,
+    verb: str = "bench",
+    more: Mapping[str, str] | None = None,
+    limit_s: float = _LIMIT_S,
 ) -> Finished:
     """`loadgen VERB ARGUMENTS` in a directory, to its end."""
     with start_loadgen(arguments, directory, verb, more) as process:
-        out, err = process.communicate(timeout=_LIMIT_S)
+        try:
+            out, err = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
         return Finished(process.returncode, out, err)
 
 
-def measured(
-    arguments: Sequence[str], directory: Path, verb: str = "bench", more: Mapping[str, str] | None = None
-) -> Finished:
+def measured(arguments: Sequence[str], directory: Path, verb: str = "bench", **how: Any) -> Finished:
     """The same, which has to end well."""
-    finished = loadgen(arguments, directory, verb, more)
+    finished = loadgen(arguments, directory, verb, **how)
     assert finished.code == 0, finished.err
     return finished
 
@@ -85,9 +94,46 @@ def vllm_bench(python: Path, arguments: Sequence[str], directory: Path) -> dict[
     return read_json(directory / "theirs.json")
 
 
+def write_campaign(
+    path: Path, head: str, launch: tuple[str, Path, str], models: Mapping[str, Path], profile: str
+) -> None:
+    """Write a campaign's file: its keys, an engine with its Python and arguments, its checkpoints."""
+    (path.parent / "short.toml").write_text(f"max_concurrency = 1\ntemperature = 0.0\n{profile}\n", "utf-8")
+    engine, python, words = launch
+    rows = "".join(f'[[checkpoints]]\nname = "{name}"\nmodel = "{place}"\n' for name, place in models.items())
+    path.write_text(
+        f'profiles = ["./short.toml"]\n{head}\n[servers.{engine}]\nlaunch = "{engine}"\n'
+        f'server_python = "{python}"\nserver_args = "{words}"\n{rows}',
+        "utf-8",
+    )
+
+
+def run_script(python: Path, script: str, *words: object) -> str:
+    """Run a script of this folder with the engines' Python; what it printed."""
+    argv = [str(python), str(Path(__file__).with_name(script)), *map(str, words)]
+    return subprocess.run(
+        argv, check=True, capture_output=True, text=True, env={**os.environ, **OFFLINE}
+    ).stdout
+
+
+def compute_divergence(python: Path, sampler: Path, other: Path, reference: Path, place: Path) -> float:
+    """The exact divergence along the answers that a reference's file has, each to another prompt."""
+    answers = [(line.answer.prompt_ids, line.answer.token_ids) for line in read_reference(reference).answers]
+    assert len(answers) == len({prompt for prompt, _ in answers})
+    path = place / "answers.json"
+    path.write_text(json.dumps(answers))
+    return float(run_script(python, "exact_divergence.py", sampler, other, path).split()[-1])
+
+
+def load_run(directory: Path) -> Result:
+    """The one run that a command has kept."""
+    (place,) = (path.parent for path in (directory / "runs").glob("*/result.json"))
+    return run_directory.load(place)
+
+
 def read_run(directory: Path) -> tuple[dict[str, Any], Records]:
     """The result and the records of the one run that a command has kept."""
-    (place,) = (path for path in (directory / "runs").iterdir() if (path / "result.json").is_file())
+    (place,) = (path.parent for path in (directory / "runs").glob("*/result.json"))
     return read_json(place / "result.json"), Records.load(place / "arrivals.npz")
 
 

@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engines.clients import measured
+from engines.clients import load_run, measured
 from engines.running import VLLM_ON_CPU
 from loadgen.base.arrays import Int64
 from loadgen.features.attribution.attribution import ROWS, PartRows, attribute_run
 from loadgen.records.record import Records
-from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 
 pytestmark = [pytest.mark.engine, pytest.mark.alone]
@@ -44,8 +43,7 @@ def _send_prompts(prompts: Path, engines_python: Path, model: Path, place: Path)
     load = ["--num-prompts", "36", "--max-concurrency", "6", "--num-warmups", "2", "--seed", "44", "--quiet"]
     load += ["--server-args", _CHUNKS]
     measured([*launch, *data, *load], place, more=VLLM_ON_CPU)
-    (directory,) = (place / "runs").glob("*-bench")
-    return run_directory.load(directory)
+    return load_run(place)
 
 
 def _find_times(records: Records, gaps: PartRows) -> tuple[Int64, Int64]:

@@ -10,52 +10,29 @@ from typing import Any
 import pytest
 
 from engines import place
-from engines.clients import start_loadgen
+from engines.clients import loadgen, measured, write_campaign
 from engines.leftovers import until_nothing_is_left
-from engines.running import OFFLINE, ONE_THREAD, VLLM_ON_CPU
+from engines.running import VLLM_ON_CPU
 from loadgen.base.errors import ExitCode
 
 pytestmark = [pytest.mark.engine, pytest.mark.alone]
 
 _LAYERS = 16, 32
 _MARGIN = "20%"  # shows a copy not slower in few pairs, also where neighbours take the CPUs now and then
-_PROFILE = """\
-input_len = {input_len}
-output_len = 64
-num_prompts = 16
-max_concurrency = 1
-num_warmups = 2
-temperature = 0.0
-"""
 _LIMIT_S = 1500.0
 
 
-def _write_campaign(directory: Path, python: Path, models: dict[str, Path], input_len: int = 64) -> Path:
+def _write(directory: Path, python: Path, models: dict[str, Path], input_len: int = 64) -> None:
     """A campaign's file whose servers are started once and are measured in turn."""
-    (directory / "short.toml").write_text(_PROFILE.format(input_len=input_len), "utf-8")
-    tables = "".join(f'[[checkpoints]]\nname = "{name}"\nmodel = "{path}"\n' for name, path in models.items())
-    path = directory / "speed.toml"
-    path.write_text(
-        f'profiles = ["./short.toml"]\nstarts = "once"\nrepeats = 2\n'
-        f'[servers.vllm]\nlaunch = "vllm"\nserver_python = "{python}"\n'
-        f'server_args = "--dtype bfloat16 --max-model-len 1024 --enforce-eager"\n{tables}',
-        "utf-8",
-    )
-    return path
-
-
-def _run(directory: Path, verb: str, *words: str) -> tuple[int, str]:
-    """Run a verb to its end on vLLM; its code and what it printed."""
-    environment = {**OFFLINE, **VLLM_ON_CPU, **ONE_THREAD}
-    with start_loadgen(list(words), directory, verb, environment) as process:
-        out, err = process.communicate(timeout=_LIMIT_S)
-    return process.returncode, out + err
+    launch = ("vllm", python, "--dtype bfloat16 --max-model-len 1024 --enforce-eager")
+    profile = f"input_len = {input_len}\noutput_len = 64\nnum_prompts = 16\nnum_warmups = 2"
+    write_campaign(directory / "speed.toml", 'starts = "once"\nrepeats = 2', launch, models, profile)
 
 
 def _gate(directory: Path, *words: str) -> tuple[int, dict[str, Any]]:
     """The code and the JSON of a gate."""
-    code, out = _run(directory, "gate", *words, "--json")
-    return code, json.loads(out.splitlines()[-1])
+    ended = loadgen([*words, "--json"], directory, "gate", VLLM_ON_CPU, _LIMIT_S)
+    return ended.code, json.loads(ended.out.splitlines()[-1])
 
 
 @pytest.mark.parametrize(
@@ -68,7 +45,7 @@ def test_twice_the_layers_is_slower_and_a_copy_is_not(
 ) -> None:
     base, deep = (place.tiny_model(engines_python, layers) for layers in _LAYERS)
     new = deep if deeper else Path(shutil.copytree(base, tmp_path / "copy"))
-    _write_campaign(tmp_path, engines_python, {"base": base, "new": new})
+    _write(tmp_path, engines_python, {"base": base, "new": new})
     found = _gate(tmp_path, "speed.toml", "--allow-launch", "--margin", _MARGIN)
     assert (found[0], found[1]["outcome"]) == (code, outcome), found
     until_nothing_is_left(str(base), str(new))
@@ -82,8 +59,9 @@ def test_two_repeats_are_undecided_and_another_load_is_no_verdict(
     for input_len in (64, 128):
         directory = tmp_path / f"of-{input_len}"
         directory.mkdir()
-        _write_campaign(directory, engines_python, {"base": base, "new": deep}, input_len)
-        assert _run(directory, "campaign", "speed.toml", "--allow-launch", "--quiet")[0] == 0
+        _write(directory, engines_python, {"base": base, "new": deep}, input_len)
+        words = ["speed.toml", "--allow-launch", "--quiet"]
+        measured(words, directory, "campaign", more=VLLM_ON_CPU, limit_s=_LIMIT_S)
         places += map(str, directory.glob("runs/*"))
     code, found = _gate(tmp_path, places[0])
     assert (code, found["outcome"]) == (ExitCode.UNDECIDED, "undecided")

@@ -106,14 +106,6 @@ def test_more_streams_than_slots_wait_and_the_report_says_so(attached: Engine, t
     assert prompt["difference"] > prompt["server"]  # the queue
 
 
-def test_chat_has_the_same_counts(attached: Engine, tmp_path: Path) -> None:
-    flags = ["--base-url", attached.base_url, "--backend", "openai-chat", *_SMALL, "--quiet"]
-    measured(flags, tmp_path)
-    result, records = read_run(tmp_path)
-    assert result["total_output_tokens"] == records.server_output_tokens.sum()
-    assert records.usage.all()
-
-
 def test_a_server_without_metrics_loses_them_alone(llama_server: tuple[Path, Path], tmp_path: Path) -> None:
     with running.llamacpp(*llama_server, tmp_path / "log") as engine:
         finished = measured(["--base-url", engine.base_url, *_SMALL, "--explain", "--quiet"], tmp_path)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,15 +9,13 @@ from pathlib import Path
 import pytest
 
 from engines import running
-from engines.clients import measured
-from engines.running import OFFLINE, Engine
+from engines.clients import compute_divergence, measured, run_script
+from engines.running import Engine
 from engines.sharp_models import NOISY, SHARP, SHUFFLED
 from loadgen.study.quality.quality_record import BACKWARD, FORWARD, Quality, judge_quality
-from loadgen.study.quality.reference_file import read_reference
 
 pytestmark = pytest.mark.engine
 
-_HERE = Path(__file__).resolve().parent
 _TIMES = 10  # that the interval is held to the exact value; it leaves it out once in twenty times or less
 _COVERED = 8  # of these: intervals of 95 % cover fewer in one test of 87, and fewer than nine in one of 12
 _TOKENS = "3000"
@@ -30,7 +25,7 @@ _TOKENS = "3000"
 def models(engines_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of the checkpoints that are compared."""
     directory = tmp_path_factory.mktemp("models")
-    _run(engines_python, "sharp_models.py", model, directory)
+    run_script(engines_python, "sharp_models.py", model, directory)
     return directory
 
 
@@ -53,23 +48,9 @@ def kept(reference: Engine, tmp_path_factory: pytest.TempPathFactory) -> list[Pa
     return files
 
 
-def _run(python: Path, script: str, *words: object) -> str:
-    argv = [str(python), str(_HERE / script), *map(str, words)]
-    env = {**os.environ, **OFFLINE}
-    return subprocess.run(argv, check=True, capture_output=True, text=True, env=env).stdout
-
-
 def _quality(words: Sequence[str], directory: Path) -> str:
     finished = measured([*words, "--quiet"], directory, "quality")
     return finished.out
-
-
-def _compute_exact(python: Path, sampler: Path, other: Path, directory: Path, file: Path) -> float:
-    """The exact divergence along the answers that a file has."""
-    answers = [(line.answer.prompt_ids, line.answer.token_ids) for line in read_reference(file).answers]
-    place = directory / "answers.json"
-    place.write_text(json.dumps(answers))
-    return float(_run(python, "exact_divergence.py", sampler, other, place).split()[-1])
 
 
 def _hold(engine: Engine, file: Path, directory: Path) -> Quality:
@@ -91,7 +72,7 @@ def _count_covered(engine: Engine, kept: list[Path], exact: Callable[[Path], flo
 def test_vllm_is_held_to_a_kept_reference(
     engines_python: Path, models: Path, kept: list[Path], tmp_path: Path
 ) -> None:
-    exact = partial(_compute_exact, engines_python, models / SHARP, models / NOISY, tmp_path)
+    exact = partial(compute_divergence, engines_python, models / SHARP, models / NOISY, place=tmp_path)
     with running.vllm(engines_python, models / NOISY, tmp_path / "log") as noisy:
         assert _count_covered(noisy, kept, exact, tmp_path) >= _COVERED
         quality = _hold(noisy, kept[0], tmp_path)
@@ -106,7 +87,7 @@ def test_vllm_is_held_to_a_kept_reference(
 def test_sglang_is_held_to_what_vllm_sampled(
     sglang_python: Path, engines_python: Path, models: Path, kept: list[Path], tmp_path: Path
 ) -> None:
-    exact = partial(_compute_exact, engines_python, models / SHARP, models / NOISY, tmp_path)
+    exact = partial(compute_divergence, engines_python, models / SHARP, models / NOISY, place=tmp_path)
     with running.sglang(sglang_python, models / NOISY, tmp_path / "log") as noisy:
         assert _count_covered(noisy, kept[:3], exact, tmp_path) >= 2
         own = tmp_path / "own.jsonl.gz"
@@ -133,7 +114,7 @@ def test_llamacpp_samples_and_vllm_scores(
 ) -> None:
     server, _ = llama_server
     file, files = tmp_path / "noisy.gguf", [tmp_path / f"{number}.jsonl.gz" for number in range(3)]
-    _run(server.parent / "venv" / "bin" / "python", "tiny_gguf.py", file, models / NOISY)
+    run_script(server.parent / "venv" / "bin" / "python", "tiny_gguf.py", file, models / NOISY)
     with running.llamacpp(server, file, tmp_path / "log", ["--parallel", "4", "--ctx-size", "4096"]) as noisy:
         words = ["--base-url", noisy.base_url, "--reference-url", reference.base_url, "--json"]
         found = Quality.model_validate_json(_quality([*words, "--tokens", _TOKENS], tmp_path))
@@ -142,6 +123,6 @@ def test_llamacpp_samples_and_vllm_scores(
     assert found.kl is not None, found.why
     assert (found.kl.direction, found.doubts) == (BACKWARD, ())
     # What it kept are other samples, which the reference scores later: as if it were the reference itself.
-    exact = partial(_compute_exact, engines_python, models / NOISY, models / SHARP, tmp_path)
+    exact = partial(compute_divergence, engines_python, models / NOISY, models / SHARP, place=tmp_path)
     assert _count_covered(reference, files, exact, tmp_path) >= 2
     assert found.kl.low - 0.02 < exact(files[0]) < found.kl.high + 0.02

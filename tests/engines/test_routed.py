@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from engines import running
-from engines.clients import measured, scrape, start_loadgen
+from engines.clients import load_run, measured, scrape, start_loadgen
 from engines.running import Engine
 from fakes.router import Router
-from loadgen.report import run_directory
-from loadgen.report.run_directory import Result
 from loadgen.report.run_writer import encode_run
 
 pytestmark = pytest.mark.engine
@@ -49,11 +47,6 @@ def _arguments(router: Router, workers: list[Engine], model: Path, *more: str) -
     return [*words.split(), *own, *more]
 
 
-def _read_run(place: Path) -> Result:
-    (directory,) = (place / "runs").iterdir()
-    return run_directory.load(directory)
-
-
 def test_two_workers_are_counted_as_they_count(workers: list[Engine], model: Path, tmp_path: Path) -> None:
     urls = [each.base_url for each in workers]
     with Router(urls, weights=[3, 1]) as router:
@@ -62,7 +55,7 @@ def test_two_workers_are_counted_as_they_count(workers: list[Engine], model: Pat
         before = [scrape(url) for url in urls]
         measured(_arguments(router, workers, model, *load, "--num-warmups", "0"), tmp_path)
         after = [scrape(url) for url in urls]
-    run = _read_run(tmp_path)
+    run = load_run(tmp_path)
     names = run.facts.role_windows
     assert [each.role for each in names] == ["router", "worker", "worker"]
     assert run.facts.window is not None
@@ -91,7 +84,7 @@ def test_a_worker_that_is_killed_is_named(workers: list[Engine], model: Path, tm
                 time.sleep(0.1)
             workers[1].kill()
             _, error = process.communicate(timeout=300)
-    run = _read_run(tmp_path)
+    run = load_run(tmp_path)
     ended = [each for each in run.facts.role_windows if each.ended_s is not None]
     assert [each.url for each in ended] == [urls[1]], error
     assert (ended[0].window.generation_tokens or 0) > 0

@@ -69,7 +69,7 @@ def climbed(
         "ladder = [1, 64, 512, 16384]\noutput_len = 32\nnum_prompts = 2\nnum_warmups = 1\n"
         "max_concurrency = 1\nignore_eos = true\ntemperature = 0.0\n"
     )
-    finished = measured([*launch, "--profile", "./short.toml"], directory, "ladder", _ON_CPU)
+    finished = measured([*launch, "--profile", "./short.toml"], directory, "ladder", more=_ON_CPU)
     (tables,) = (directory / "runs").glob("*-ladder")
     return finished, tables, left(*marks)
 

@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engines.clients import Finished, loadgen
+from engines.clients import load_run, measured
 from engines.running import VLLM_ON_CPU, Engine
 from loadgen.figures.per_request import MetricOptions, PerRequest
-from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 from loadgen_servers.process.running import free_port
 
@@ -21,12 +20,6 @@ _NEAR = 0.02
 _LOAD = ["--random-input-len", "256", "--random-output-len", "48", "--num-prompts", "24"]
 _LOAD += ["--max-concurrency", "8", "--num-warmups", "2", "--seed", "44", "--quiet"]
 _ON_CPU = "--dtype bfloat16 --max-model-len 1024 --enforce-eager --max-num-seqs 4 --no-enable-prefix-caching"
-
-
-def _load(finished: Finished, directory: Path) -> Result:
-    assert finished.code == 0, finished.err
-    (found,) = (path for path in (directory / "runs").glob("*-bench"))
-    return run_directory.load(found)
 
 
 def _check_sums(run: Result) -> None:
@@ -48,7 +41,8 @@ def _check_sums(run: Result) -> None:
 def test_spans_give_each_request_the_servers_times(engines_python: Path, model: Path, tmp_path: Path) -> None:
     launch = ["--launch", "vllm", "--server-python", str(engines_python), "--model", str(model)]
     receive = ["--server-args", _ON_CPU, "--receive-spans", str(free_port())]
-    run = _load(loadgen([*launch, *receive, *_LOAD], tmp_path, more=VLLM_ON_CPU), tmp_path)
+    measured([*launch, *receive, *_LOAD], tmp_path, more=VLLM_ON_CPU)
+    run = load_run(tmp_path)
     assert any("spans: 24 of 24 requests have the server's own" in line for line in run.facts.telemetry)
     _check_sums(run)
     records, each = run.records, PerRequest.from_records(run.records, MetricOptions())
@@ -67,7 +61,8 @@ def test_spans_give_each_request_the_servers_times(engines_python: Path, model: 
 
 def test_answers_give_the_same_without_spans(caching_vllm: Engine, model: Path, tmp_path: Path) -> None:
     where = ["--base-url", caching_vllm.base_url, "--model", "qwen3", "--tokenizer", str(model)]
-    run = _load(loadgen([*where, *_LOAD, "--reset-cache"], tmp_path), tmp_path)
+    measured([*where, *_LOAD, "--reset-cache"], tmp_path)
+    run = load_run(tmp_path)
     _check_sums(run)
     assert (run.records.server_first_token_ns == -1).all()
     assert run.facts.telemetry == ()
@@ -80,8 +75,8 @@ def test_a_vllm_that_exports_by_grpc_is_explained(engines_python: Path, model: P
         "--server-args", _ON_CPU, "--server-env", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=grpc",
         "--receive-spans", str(port),
     ]  # fmt: skip
-    finished = loadgen([*launch, *by_grpc, *_LOAD], tmp_path, more=VLLM_ON_CPU)
-    run = _load(finished, tmp_path)
+    finished = measured([*launch, *by_grpc, *_LOAD], tmp_path, more=VLLM_ON_CPU)
+    run = load_run(tmp_path)
     assert "refused: gRPC" in " ".join(run.facts.telemetry)
     assert "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf" in finished.err
     assert (run.records.server_first_token_ns == -1).all()

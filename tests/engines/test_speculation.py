@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engines import running
-from engines.clients import measured, scrape
+from engines.clients import load_run, measured, scrape
 from engines.running import Engine
 from loadgen.features.speculation.speculation_figures import (
     COUNTERS,
@@ -18,7 +18,6 @@ from loadgen.features.speculation.speculation_figures import (
     Speculation,
     measure_speculation,
 )
-from loadgen.report import run_directory
 
 pytestmark = [pytest.mark.engine, pytest.mark.alone]
 
@@ -49,8 +48,7 @@ def _measure(engine: Engine, model: Path, more: str, directory: Path) -> Specula
     flags = f"""--base-url {engine.base_url} --model qwen3 --tokenizer {model} --random-input-len 64
         --random-output-len {_TOKENS} --num-prompts {_REQUESTS} --seed 1 {more}"""
     measured(flags.split(), directory)
-    (run,) = (directory / "runs").iterdir()
-    split = measure_speculation(run_directory.load(run))
+    split = measure_speculation(load_run(directory))
     assert split is not None
     print(split)
     return split
@@ -102,8 +100,7 @@ def test_llamacpp_sends_each_token_alone_and_reports_each_requests_drafts(
     with running.llamacpp(server, model, tmp_path / "log", ["--metrics", *drafts]) as engine:
         words = [*flags.split(), "--max-concurrency", "1", "--temperature", "0"]
         measured(["--base-url", engine.base_url, *words], tmp_path)
-    (run,) = (tmp_path / "runs").iterdir()
-    split = measure_speculation(run_directory.load(run))
+    split = measure_speculation(load_run(tmp_path))
     assert split is not None
     assert split.acceptance_length is not None
     assert split.source == REQUESTS

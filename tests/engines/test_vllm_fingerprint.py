@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from engines.clients import measured
+from engines.clients import load_run, measured
 from engines.running import Engine
 from loadgen.facts.run_facts import Fingerprint
 from loadgen.features.fingerprint.answer_check import ANSWER_TOKENS, PROMPTS, describe_difference
-from loadgen.report import run_directory
 
 pytestmark = pytest.mark.engine
 
@@ -20,8 +19,7 @@ def _taken(engine: Engine, words: list[str], directory: Path) -> Fingerprint:
     flags = ["--base-url", engine.base_url, "--profile", "smoke", "--quiet", "--fingerprint", *words]
     finished = measured(flags, directory)
     assert f"fingerprint: {len(PROMPTS)} of {len(PROMPTS)} greedy prompts answered" in finished.out
-    (place,) = (directory / "runs").iterdir()
-    found = run_directory.load(place).facts.fingerprint
+    found = load_run(directory).facts.fingerprint
     assert found is not None
     return found
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engines import place
-from engines.clients import Finished, loadgen, measured, read_json, start_loadgen
+from engines.clients import loadgen, measured, read_json, read_run, write_campaign
 from engines.leftovers import until_nothing_is_left
 from engines.running import VLLM_ON_CPU, Engine
 from loadgen.study.limit_record import LimitRecord
@@ -23,18 +23,9 @@ _LAYERS = (16, 32)
 _LIMIT_S = 900.0
 _WITHIN = 0.2  # how near the limit a search ends
 _ATTEMPTS = 3  # a shared machine may take its CPUs away in mid-search: then there is rightly no verdict
-_PROFILE = """\
-input_len = 64
-output_len = 16
-num_prompts = 50
-max_concurrency = 1
-num_warmups = 8
-temperature = 0.0
-"""
+_PROFILE = "input_len = 64\noutput_len = 16\nnum_prompts = 50\nnum_warmups = 8"
 # The server answers four at a time, so that latency grows in proportion to the number of users beyond that.
-_CAMPAIGN = f"""\
-profiles = ["./short.toml"]
-repeats = 1
+_CAMPAIGN = f"""repeats = 1
 seed = 7
 [limit]
 slo = "e2el p90 < 1s"
@@ -43,22 +34,7 @@ start = 8
 within = {_WITHIN}
 budget_s = 75
 max_runs = 8
-min_duration_s = 4
-"""
-
-
-def _campaign(directory: Path, python: Path, models: dict[str, Path]) -> None:
-    (directory / "short.toml").write_text(_PROFILE, "utf-8")
-    server = f'launch = "vllm"\nserver_python = "{python}"\nserver_args = "{_ON_CPU} --max-num-seqs 4"\n'
-    rows = "".join(f'[[checkpoints]]\nname = "{name}"\nmodel = "{path}"\n' for name, path in models.items())
-    (directory / "limits.toml").write_text(f"{_CAMPAIGN}[servers.vllm]\n{server}{rows}", "utf-8")
-
-
-def _ended(arguments: list[str], directory: Path, verb: str) -> Finished:
-    """A command that starts servers, to its end."""
-    with start_loadgen(arguments, directory, verb, VLLM_ON_CPU) as process:
-        out, err = process.communicate(timeout=_LIMIT_S)
-        return Finished(process.returncode, out, err)
+min_duration_s = 4"""
 
 
 @pytest.mark.alone
@@ -79,9 +55,10 @@ def test_twice_the_layers_lower_the_limit_and_the_verdict_says_so(
 def _searched(directory: Path, python: Path, models: dict[str, Path]) -> list[dict[str, Any]]:
     """The rows of a campaign of searches, as it has printed them."""
     directory.mkdir()
-    _campaign(directory, python, models)
-    finished = _ended(["limits.toml", "--allow-launch"], directory, "campaign")
-    assert finished.code == 0, finished.err
+    launch = ("vllm", python, f"{_ON_CPU} --max-num-seqs 4")
+    write_campaign(directory / "limits.toml", _CAMPAIGN, launch, models, _PROFILE)
+    words = ["limits.toml", "--allow-launch"]
+    finished = measured(words, directory, "campaign", more=VLLM_ON_CPU, limit_s=_LIMIT_S)
     until_nothing_is_left(*map(str, models.values()))
     (runs,) = (directory / "runs").glob("*-limits")
     for path in runs.glob("cells/*/limit.json"):
@@ -102,8 +79,7 @@ def test_a_floor_of_half_the_speed_alone_has_a_limit(vllm: Engine, model: Path, 
     load = f"--base-url {vllm.base_url} --model qwen3 --tokenizer {model} --input-len 32 --output-len 64"
     words = f"{load} --num-warmups 4 --num-prompts 20 --max-concurrency 1 --percentile-metrics tps_user"
     measured(words.split(), tmp_path)
-    (directory,) = (tmp_path / "runs").iterdir()
-    floor = read_json(directory / "result.json")["median_tps_user"] / 2
+    floor = read_run(tmp_path)[0]["median_tps_user"] / 2
     search = "--num-warmups 8 --over concurrency --budget 75s --max-runs 8 --min-duration 4s"
     words = f"{load} {search} --within {_WITHIN:.0%} --slo"
     for attempt in range(_ATTEMPTS):
@@ -134,8 +110,8 @@ def test_a_sweep_restarts_its_server_where_flags_differ(
 ) -> None:
     launch = ["--launch", "vllm", "--server-python", str(engines_python), "--model", str(model)]
     load = "--serve-param max-num-seqs=1,4 --concurrency 1,4 --num-prompts 16 --input-len 64 --output-len 32"
-    finished = _ended([*launch, "--server-args", _ON_CPU, *load.split()], tmp_path, "sweep")
-    assert finished.code == 0, finished.err
+    words = [*launch, "--server-args", _ON_CPU, *load.split()]
+    measured(words, tmp_path, "sweep", more=VLLM_ON_CPU, limit_s=_LIMIT_S)
     until_nothing_is_left(str(model))
     (directory,) = (tmp_path / "runs").glob("*-sweep-bench")
     record = SweepRecord.model_validate_json((directory / "sweep.json").read_text("utf-8"))
