@@ -163,6 +163,8 @@ MESSAGES = st.fixed_dictionaries(
         "index": COUNTS,
     },
 )
+
+
 @given(st.lists(MESSAGES, max_size=6), st.integers(0, 2), st.booleans())
 def test_any_messages_have_a_record_and_figures(
     messages: list[dict[str, Any]], api: int, streamed: bool
