@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from builders.loops import loop_over
 from builders.serving_scripts import launch_command
 from fakes.scripted_server import ScriptedServer, api, stream
 from loadgen import cli
@@ -57,11 +56,21 @@ OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2
         ["command ended with 5", "\n  | last words\n"],
         id="a log of binary",
     ),
+    pytest.param(
+        f"Server(lambda asked: die(9, {OUT_OF_MEMORY!r})).serve()",
+        ["command ended with 9 during the run: the GPU's memory ran out", f"\n  | {OUT_OF_MEMORY}\n"],
+        id="at its first token",
+    ),
+    pytest.param(
+        "Server(lambda asked: die(7, 'my last words') if asked.number > 1 else None).serve()",
+        ["command ended with 7 during the run", "\n  | my last words\n"],
+        id="in the warm-up",
+    ),
 ])  # fmt: skip
-def test_a_server_that_exits_at_once_is_told_with_its_code_cause_and_log(
+def test_a_server_that_ends_before_the_run_is_told_with_cause_and_log(
     code: str, parts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert bench(launch_command(tmp_path, code)) == 1
+    assert bench(launch_command(tmp_path, code), "--num-warmups", "1") == 1
     said = told(capsys)
     for part in parts:
         assert part in said
@@ -106,50 +115,26 @@ def test_a_server_that_gives_no_token_is_not_benchmarked(
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(("heed", "warmups", "why", "last"), [
-    (f"die(9, {OUT_OF_MEMORY!r})", "0", "9 during the run: the GPU's memory ran out", OUT_OF_MEMORY),
-    ("die(7, 'my last words') if asked.number > 1 else None", "1", "7 during the run", "my last words"),
-], ids=["of its first token", "of the warm-up"])  # fmt: skip
-def test_a_server_that_dies_before_the_run_is_told_as_dead(
-    heed: str, warmups: str, why: str, last: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = f"Server(lambda asked: {heed}).serve()"
-    assert bench(launch_command(tmp_path, code), "--num-warmups", warmups) == 1
-    said = told(capsys)
-    assert f"command ended with {why}" in said
-    assert said.endswith(f"\n  | {last}\n")
-
-
-DIES_LATER = "Server(lambda asked: die(7, 'my last words') if asked.number > 4 else None).serve()"
-
-
-@pytest.mark.whole
 def test_a_server_that_dies_midway_leaves_records_and_last_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert bench(launch_command(tmp_path, DIES_LATER)) == 1
+    """And no other profile is tried."""
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.toml").write_text("", "utf-8")
+    code = "Server(lambda asked: die(7, 'my last words') if asked.number > 4 else None).serve()"
+    assert bench(launch_command(tmp_path, code), "--profile", "./one.toml,./two.toml") == 1
+    assert not list(Path("runs").glob("*-two"))
     said = capsys.readouterr()
     assert "Successful requests:                     3 " in said.out
     assert said.err.startswith("loadgen: command ended with 7 during the run; its whole log: ")
     assert said.err.endswith("\n  | my last words\n")
-    (directory,) = Path("runs").glob("*-bench")
+    (directory,) = Path("runs").glob("*-one")
     whole_report = (directory / REPORT).read_text("utf-8")
     assert whole_report.startswith("PARTIAL: the server has ended")
     assert said.out.startswith("PARTIAL: the server has ended")
     assert whole_report[whole_report.index("=") : whole_report.index("verdict:")] in said.out
     assert json.loads((directory / RESULT).read_text("utf-8"))["completed"] == 3
     assert (directory / "server.log").read_text("utf-8").endswith("my last words\n")
-
-
-@pytest.mark.whole
-def test_after_a_server_has_died_no_other_profile_is_tried(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("one", "two"):
-        (tmp_path / f"{name}.toml").write_text("", "utf-8")
-    assert bench(launch_command(tmp_path, DIES_LATER), "--profile", "./one.toml,./two.toml") == 1
-    assert capsys.readouterr().out.count("Serving Benchmark Result") == 1
-    assert not list(Path("runs").glob("*-two"))
 
 
 @pytest.mark.whole
@@ -208,23 +193,6 @@ def test_a_port_that_is_taken_after_the_run_is_told_and_the_run_is_kept(
 
 
 @pytest.mark.whole
-@loop_over(("line", "says"), [
-    ("./orphan {port}", "./orphan cannot be run, it does not exist"),
-    ("./orphan", "the command has no {port}"),
-])  # fmt: skip
-def test_a_command_that_cannot_run_is_one_line_and_leaves_nothing(
-    line: str, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("orphan").write_text("#!/nowhere/at/all\n", "utf-8")
-    Path("orphan").chmod(0o755)
-    assert bench(line) == 2
-    said = told(capsys)
-    assert says in said
-    assert said.count("\n") == 1
-    assert not Path("runs").exists() or not list(Path("runs").iterdir())
-
-
-@pytest.mark.whole
 @pytest.mark.parametrize(("heed", "health"), [
     pytest.param("nothing", "lambda: press() or 503", id="before it is ready"),
     pytest.param("lambda asked: press() or time.sleep(1000)", "lambda: 200", id="before its first token"),
@@ -261,13 +229,3 @@ Server(heed).serve()"""
     (directory,) = Path("runs").glob("*-one")
     assert json.loads((directory / RESULT).read_text("utf-8"))["loadgen"]["interrupted"] is True
     assert not list(Path("runs").glob("*-two"))
-
-
-def test_a_run_directory_that_cannot_be_made_starts_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").touch()
-    assert bench(launch_command(tmp_path, HEALTHY), "--run-dir", "file/runs") == 2
-    said = told(capsys)
-    assert "choose another --run-dir" in said
-    assert said.count("\n") == 1

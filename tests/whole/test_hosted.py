@@ -1,10 +1,8 @@
-"""A hosted API, at a public address behind TLS: only its API is asked, and one command measures it."""
+"""A hosted API, at a public address: only its API is asked, and one command measures it."""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,125 +11,105 @@ import trustme
 from builders.only_run import stored
 from fakes.hosted_api import KEY, MODEL, HostedApi, openai_error
 from fakes.scripted_server import ScriptedServer
+from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.server import control
 
 TOKENIZER = str(Path(__file__).parents[1] / "data" / "tokenizer")
-LOAD = ["--num-prompts", "4", "--max-concurrency", "2", "--random-input-len", "8", "--random-output-len", "3"]
-CHAT = [*LOAD, "--backend", "openai-chat", "--tokenizer", TOKENIZER]
-
-
-@pytest.fixture
-def authority() -> trustme.CA:
-    return trustme.CA()
+CHAT = ["--num-prompts", "4", "--max-concurrency", "2", "--random-input-len", "8", "--random-output-len", "3",
+        "--backend", "openai-chat", "--tokenizer", TOKENIZER]  # fmt: skip
+Server = ScriptedServer | VirtualServing
 
 
 @pytest.fixture(autouse=True)
-def public(tmp_path: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This machine stands for one on the internet whose certificate is trusted."""
-    monkeypatch.chdir(tmp_path)
+def _public(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address of a server counts as one on the internet."""
     monkeypatch.setattr(control, "is_public", lambda url: True)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
 
 
-@contextmanager
-def serving(api: HostedApi, authority: trustme.CA) -> Iterator[ScriptedServer]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+def bench(server: Server, path: str = "/v1", *words: str) -> int:
+    return cli.main(["bench", "--quiet", "--base-url", f"{server.base_url}{path}", *CHAT, *words])
+
+
+def paths(server: Server) -> set[str]:
+    return {asked.head.split(" ")[1] for asked in server.asked}
+
+
+@pytest.fixture
+def tls() -> ssl.SSLContext:
+    """A server's context, whose authority is in ca.pem."""
+    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
-    with ScriptedServer(api, tls=context) as server:
-        yield server
-
-
-def bench(server: ScriptedServer, *words: str, path: str = "/v1") -> int:
-    url = f"{server.base_url}{path}"
-    return cli.main(["bench", "--quiet", "--base-url", url, "--ca-cert", "ca.pem", *words])
+    authority.cert_pem.write_to_path("ca.pem")
+    return context
 
 
 @pytest.mark.whole
-def test_only_the_api_is_asked_and_nothing_is_missed(authority: trustme.CA) -> None:
-    api = HostedApi({"ignore_eos": (400, openai_error("Unrecognized request argument supplied: ignore_eos"))})
-    with serving(api, authority) as server:
-        assert bench(server, *CHAT) == 0
-        paths = {asked.head.split(" ")[1] for asked in server.asked}
-    assert paths == {"/v1/models", "/v1/chat/completions"}
+@pytest.mark.parametrize(("owner", "engine"), [("system", "hosted API"), ("vllm", "vLLM")])
+def test_only_the_api_is_asked_and_nothing_is_missed(owner: str, engine: str, tls: ssl.SSLContext) -> None:
+    """A gateway that passes on what its engine signs is that engine."""
+    error = openai_error("Unrecognized request argument supplied: ignore_eos")
+    refused = {"ignore_eos": (400, error)} if owner == "system" else {}
+    with ScriptedServer(HostedApi(refused, owner=owner), tls=tls) as server:
+        assert bench(server, "/v1", "--ca-cert", "ca.pem") == 0
     facts, report = stored()
-    assert facts["server"]["engine"] == "hosted API"
-    assert facts["window"] is None
-    assert [
-        word for word in ("/metrics", "not known", "roofline: unknown", "server-reported") if word in report
-    ] == []
+    assert facts["server"]["engine"] == engine
     assert "Successful requests: 4" in report
+    if owner == "system":
+        assert paths(server) == {"/v1/models", "/v1/chat/completions"}
+        assert facts["window"] is None
+        missed = ("/metrics", "not known", "roofline: unknown", "server-reported")
+        assert [word for word in missed if word in report] == []
 
 
-@pytest.mark.whole
-def test_a_gateway_that_passes_on_what_the_engine_signs_is_that_engine(authority: trustme.CA) -> None:
-    with serving(HostedApi(owner="vllm"), authority) as server:
-        assert bench(server, *CHAT) == 0
-    assert stored()[0]["server"]["engine"] == "vLLM"
-
-
-@pytest.mark.parametrize(("api", "words", "reported"), [
-    (HostedApi(names=("big-1", "small-2")), [], "serves big-1, small-2: pass --model NAME"),
-    (HostedApi(models=False), [], "/v1/models lists no served model: pass --model"),
-    (HostedApi(key="sk-other"), [], "does not accept the key from OPENAI_API_KEY (401)"),
-])  # fmt: skip
-def test_what_a_hosted_api_needs_is_said_in_one_line(
-    api: HostedApi, words: list[str], reported: str, authority: trustme.CA, capsys: pytest.CaptureFixture[str]
+def test_of_several_models_one_is_to_be_named(
+    tls: ssl.SSLContext, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with serving(api, authority) as server:
-        assert bench(server, *CHAT, *words) == 1
+    with ScriptedServer(HostedApi(names=("big-1", "small-2")), tls=tls) as server:
+        assert bench(server, "/v1", "--ca-cert", "ca.pem") == 1
     error = capsys.readouterr().err
-    assert reported in error
-    assert error.count("\n") == 1
+    assert ("serves big-1, small-2: pass --model NAME" in error, error.count("\n")) == (True, 1)
 
 
-@pytest.mark.whole
-@pytest.mark.parametrize(("api", "path", "words"), [
-    (HostedApi(), "", []),
-    (HostedApi(prefix="/api/v1"), "/api/v1/", []),
-    (HostedApi(prefix="/openai/deployments/d", models=False),
-     "/openai/deployments/d/chat/completions?api-version=2024-10-21", ["--model", MODEL]),
-])  # fmt: skip
-def test_a_base_url_works_as_it_is_pasted(
-    api: HostedApi, path: str, words: list[str], authority: trustme.CA
-) -> None:
-    with serving(api, authority) as server:
-        assert bench(server, *CHAT, *words, path=path) == 0
-        posts = {asked.head.split(" ")[1] for asked in server.asked if asked.head.startswith("POST")}
-    wanted = path if "?" in path else f"{api.prefix}/chat/completions"
-    assert posts == {wanted}
+DEPLOYED = "/openai/deployments/d/chat/completions?api-version=2024-10-21"
+
+
+@pytest.mark.parametrize(("api", "path", "words", "posted"), [
+    (HostedApi(), "", [], "/v1/chat/completions"),
+    (HostedApi(prefix="/api/v1"), "/api/v1/", [], "/api/v1/chat/completions"),
+    (HostedApi(prefix="/openai/deployments/d", models=False), DEPLOYED, ["--model", MODEL], DEPLOYED),
+], ids=["an address", "a prefix", "a deployment"])  # fmt: skip
+def test_a_base_url_works_as_it_is_pasted(api: HostedApi, path: str, words: list[str], posted: str) -> None:
+    with VirtualServing(api) as server:
+        assert bench(server, path, *words) == 0
+    assert {each for each in paths(server) if "chat" in each} == {posted}
 
 
 SHOWN = "TTFT: to the first token of any kind; in 4 of 4 responses that is reasoning"
 HIDDEN = "TTFT: includes reasoning that is counted in usage and not streamed, in 4 of 4 responses"
+LIMITED = (
+    "2 × rate-limited, the first: 429 (Retry-After: 20): Rate limit reached for requests",
+    "lower --max-concurrency or --request-rate",
+)
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize(("api", "tokens", "reported"), [
-    (HostedApi(reasoning=("Hm", " so"), text=("Hi",)), 3, SHOWN),
-    (HostedApi(reasoning=("Hm", " so"), reasoning_name="reasoning"), 5, SHOWN),
-    (HostedApi(reasoning=("Hm", " so", " on"), text=()), 3, SHOWN),  # the limit was too small for more
-    (HostedApi(hidden=2, text=("Hi",)), 3, HIDDEN),
-    (HostedApi(hidden=3, text=()), 3, HIDDEN),
-    (HostedApi(text=("Hi", " you")), 2, ""),
-], ids=["shown", "another name", "only reasoning", "hidden", "only hidden", "none"])  # fmt: skip
-def test_a_reasoning_model_is_measured_and_the_first_token_named(
-    api: HostedApi, tokens: int, reported: str, authority: trustme.CA
+    (HostedApi(reasoning=("Hm", " so"), text=("Hi",)), 12, [SHOWN]),
+    (HostedApi(reasoning=("Hm", " so"), reasoning_name="reasoning"), 20, [SHOWN]),
+    (HostedApi(reasoning=("Hm", " so", " on"), text=()), 12, [SHOWN]),  # the limit was too small for more
+    (HostedApi(hidden=2, text=("Hi",)), 12, [HIDDEN]),
+    (HostedApi(hidden=3, text=()), 12, [HIDDEN]),
+    (HostedApi(text=("Hi", " you")), 8, []),
+    (HostedApi(limit=3), 6, LIMITED),
+], ids=["shown", "another name", "only reasoning", "hidden", "only hidden", "none", "limited"])  # fmt: skip
+def test_reasoning_and_limits_are_named_with_what_they_mean(
+    api: HostedApi, tokens: int, reported: list[str]
 ) -> None:
-    with serving(api, authority) as server:
-        assert bench(server, *CHAT) == 0
+    with VirtualServing(api) as server:
+        assert bench(server) == 0
     report = stored()[1]
-    assert "Failed requests: 0" in report
-    assert f"Total generated tokens: {4 * tokens} " in report
-    assert reported in report
-    assert ("TTFT: " in report) == bool(reported)
-
-
-@pytest.mark.whole
-def test_a_rate_limit_is_a_kind_of_failure_with_its_way_out(authority: trustme.CA) -> None:
-    with serving(HostedApi(limit=3), authority) as server:
-        assert bench(server, *CHAT) == 0
-    report = stored()[1]
-    assert "2 × rate-limited, the first: 429 (Retry-After: 20): Rate limit reached for requests" in report
-    assert "lower --max-concurrency or --request-rate" in report
+    assert f"Failed requests: {2 * (api.limit is not None)} " in report
+    assert f"Total generated tokens: {tokens} " in report
+    assert [words for words in reported if words not in report] == []
+    assert ("TTFT: " in report) == (reported in ([SHOWN], [HIDDEN]))
