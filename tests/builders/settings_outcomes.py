@@ -1,13 +1,15 @@
 """Outcomes of settings: what many values of each flag, key and keyword become, or why they are refused.
 
 `python tests/builders/settings_outcomes.py` stores them in tests/settings/outcomes, one file for each way in.
-One more command line is one more key of lines.json there, of commands.json or of plans.json, and one more
-text of a profile's file one of files.json, with any outcome until it is stored.
+One more command line is one more key of lines.json there, of commands.json or of plans.json, one more text of
+a profile's file one of files.json, and keys that are given together one of key_combinations.json, with any
+outcome until it is stored.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
 import itertools
 import json
@@ -48,54 +50,6 @@ VALUES: tuple[Any, ...] = (None, True, 0, 1, -1, 2.5, 1e99, float("nan"), "", "x
 FITTING = TABLES["fitting"]
 # A value of a key that is not its default, where 4 is none: each is tried with each.
 SET = TABLES["set"]
-_RAMP = {"ramp_up_strategy": "linear", "ramp_up_start_rps": 1.0, "ramp_up_end_rps": 8.0}
-_LONG = {"name": "long", "share": "30%", "input_len": 80, "output_len": 20}
-_SHORT = {"name": "short", "share": 70, "input_len": 5, "output_len": 2}
-_TURNS, _USERS = {"turns": 4}, {"users": 3, "user_rate": 0.5}
-_BURSTS, _RATES = {"bursts": "5 every 2s"}, {"schedule": "rate 2 for 60s"}
-_STEPS, _LADDER = {"schedule": "concurrency 2 for 60s"}, {"ladder": (5, 6)}
-_FILE, _TRACE = {"dataset_path": "f.jsonl"}, {"trace": "t.jsonl"}
-_CUSTOM, _TIMED = ({"dataset_name": name, **_FILE} for name in ("custom", "timed_trace"))
-# What a pair of keys does not show.
-COMBINATIONS: tuple[dict[str, Any], ...] = (
-    *({**_RATES, **more} for more in ({"request_rate": 2.0}, _RAMP, {"duration": 50.0}, _TRACE, _LADDER)),
-    *({**_STEPS, **more} for more in ({"max_concurrency": 8}, _BURSTS)),
-    *({**_RAMP, **more} for more in ({}, {"request_rate": 2.0}, {"duration": 60.0}, _BURSTS)),
-    *({**_RAMP, "ramp_up_start_rps": rate} for rate in (9.0, 1e-300)),
-    *({**_RAMP, "ramp_up_start_rps": rate, "ramp_up_end_rps": rate} for rate in (0.0, 1e-12)),
-    {**_RAMP, "ramp_up_strategy": "exponential", "ramp_up_start_rps": 0.0},
-    *({"bursts": text} for text in ("5 every 2", "often")),
-    {"classes": [{**_SHORT, "name": name, "share": "33.33333%"} for name in "abc"]},
-    *({"classes": [_LONG, {**_SHORT, **more}]} for more in (
-        {"name": "long"}, {"name": "a b"}, {"share": "nan"}, {"share": "much"}, {"input_len": 0})),
-    *({"classes": [_LONG, _SHORT], **more} for more in (
-        {}, _LADDER, _CUSTOM, {"input_dist": "fixed:mean=5"})),
-    *({**_TURNS, **more} for more in (
-        {"backend": "vllm"}, _LADDER, _STEPS, _RATES, {**_BURSTS, "duration": 10.0}, {"request_rate": 2.0},
-        _RAMP, {"turn_delays": "some"}, {"turn_delays": "-1"}, {"session_header": "a b"}, _CUSTOM,
-        {"think_time": "2", "turn_delays": "none"}, {"cancel_rate": "10%", "cancel_after": "2s"},
-        {"assistant": "live", "temperature": 0.7, "stream": False})),
-    *({**_TURNS, **_USERS, **more} for more in (
-        {}, {"duration": 10.0}, {"max_concurrency": 8}, {"request_rate": 2.0}, _RATES, _BURSTS,
-        {"turn_delays": "none"}, {"think_time": "2"})),
-    _USERS,
-    {"num_sessions": 5, **_FILE, "prefill_concurrency": 2},
-    {"num_sessions": 5, **_FILE, "turn_delays": "0.5", "turn_timeout": 1.0},
-    {"num_sessions": 5, **_CUSTOM},
-    *({**_TRACE, **more} for more in (
-        {"turn_delays": 0.5}, {"dataset_name": "random"}, {"request_rate": 2.0}, {"ignore_eos": False},
-        {"duration": 5.0, "max_concurrency": 4, "speed_up": 2.0, "num_prompts": 5},
-        {"self_timed": False, "request_rate": 2.0, "prompt_format": "corpus", "prompt_corpus": "c"})),
-    *({**_TIMED, **more} for more in ({}, {"request_rate": 2.0}, {"self_timed": True})),
-    *({**_CUSTOM, **more} for more in (
-        {}, _LADDER, {"prompt_format": "ids"}, {"self_timed": True}, {"ignore_eos": True},
-        {"range_ratio": "0.5", "input_len": 5, "disable_shuffle": True})),
-    *({**_FILE, **more} for more in (
-        {}, {"prefix_groups": 4}, {"dataset_name": "random"}, {"request_rate": 2.0, "duration": 5.0})),
-    *({"input_dist": "fixed:mean=5", "range_ratio": ratio} for ratio in ("0.5", "0")),
-    {"prefix_len": 8, "prefix_groups": 4, "prefix_zipf": 1.0},
-    {"dataset_name": "prefix_repetition"},
-)  # fmt: skip
 Outcomes = dict[str, str]
 
 
@@ -177,9 +131,9 @@ def list_pairs_of_keys() -> Iterator[tuple[str, str]]:
 
 
 def list_combinations() -> Iterator[tuple[str, str]]:
-    """Keys that are given together, of which some go together."""
-    for keys in COMBINATIONS:
-        yield repr(keys), _try(partial(_build, keys))
+    """Keys that are given together, which pairs of keys do not show: those that are stored."""
+    for keys in read_stored("key_combinations"):
+        yield keys, _try(partial(_build, ast.literal_eval(keys)))
 
 
 def list_keyword_outcomes() -> Iterator[tuple[str, str]]:

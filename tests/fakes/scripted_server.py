@@ -8,7 +8,6 @@ import socket
 import ssl
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -29,6 +28,7 @@ from loadgen.wire.openai import Completions, Dialect
 if TYPE_CHECKING:
     from fakes.virtual_network import VirtualServer
 
+READ_BYTES = 65536
 PATIENCE_S = 30.0  # before a test that hangs is ended by its sockets
 TRANSPORTS: dict[str, Callable[[Job, Outbox, Counters], Transport]] = {
     "wire": EpollTransport,
@@ -75,8 +75,6 @@ class ScriptedServer:
     tls: ssl.SSLContext | None = None
     host: str = "127.0.0.1"
     wanted_port: int = 0  # 0: any that is free
-    read_bytes: int = 65536
-    read_pause_s: float = 0.0
     greeting: bytes = b""  # written as soon as a connection is made
     nagle: bool = False  # it leaves Nagle's algorithm on
     accepts: Callable[[int], bool] = lambda number: True  # False: reset at once
@@ -132,8 +130,6 @@ class ScriptedServer:
                 continue
             sock.settimeout(PATIENCE_S)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, not self.nagle)
-            if self.read_pause_s:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)
             self.sockets.append(sock)
             thread = threading.Thread(target=self._serve, args=(sock, self.connections), daemon=True)
             self.threads.append(thread)
@@ -174,7 +170,7 @@ class ScriptedServer:
             _reset(sock)
         elif answer.end is End.HALF:
             sock.shutdown(socket.SHUT_WR)
-            while sock.recv(self.read_bytes):
+            while sock.recv(READ_BYTES):
                 pass
         return answer.end is End.KEEP
 
@@ -191,9 +187,7 @@ class ScriptedServer:
         return head, bytes(data[end + 4 :])
 
     def _read(self, sock: socket.socket) -> bytes:
-        if self.read_pause_s:
-            time.sleep(self.read_pause_s)
-        data = sock.recv(self.read_bytes)
+        data = sock.recv(READ_BYTES)
         if not data:
             raise EOFError
         return data

@@ -123,7 +123,6 @@ class VirtualServer:
     refuses: bool = False  # nothing listens
     died: bool = False  # open connections are reset
     silent: bool = False  # no connection is ever made
-    write_ns: int = WRITE_NS
     poll_ns: int = POLL_NS
     room: int = 1 << 20  # segments that a ring has room for
     connections: int = 0
@@ -224,7 +223,7 @@ class VirtualServer:
         after = next(pieces, None)
         if after is not None:
             go_on = partial(self._play, connection, pieces, end, after)
-            delay_ns = self.write_ns if isinstance(after, bytes) else round(after * 1e9)
+            delay_ns = WRITE_NS if isinstance(after, bytes) else round(after * 1e9)
             if connection.unread_bytes >= WINDOW_BYTES:
                 connection.on_room = go_on
             else:

@@ -391,6 +391,25 @@ def test_a_stop_delivers_what_was_under_way_as_cancelled(transport: str, offsets
     assert all(capture.sent_ns for capture in driven.captures)
 
 
+@loop_over("transport", ["wire", "ring", "httpx"])
+@loop_over("answered", [0, 6])
+def test_a_stop_while_connections_are_made_waits_for_none(transport: str, answered: int) -> None:
+    def script(asked: Asked) -> Answer:
+        if asked.number == answered - 1:
+            server.silent = True  # of each later connection the SYN has no answer
+            server.time.after(1500 * MS, driver.inbox.stop)
+        return Answer(stream().pieces, End.CLOSE)
+
+    server = VirtualServer(script, silent=not answered)
+    driver = Driver(job_of(server.target(), 50, 2), transport, server)
+    if not answered:
+        server.time.after(1500 * MS, driver.inbox.stop)
+    driven = driver.run()
+    assert kinds(driven)[:answered] == [None] * answered
+    assert {*kinds(driven)[answered:]} <= {FailureKind.CANCELLED}
+    assert driven.health.ended_ns - driven.health.started_ns < 2000 * MS
+
+
 def test_a_reader_that_is_gone_stops_the_run() -> None:
     server = VirtualServer(lambda _: Answer([HEAD], End.HANG))
     driver = Driver(job_of(server.target(), 10, 1), "wire", server)

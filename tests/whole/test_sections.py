@@ -15,19 +15,15 @@ from loadgen.base.errors import Broken, describe_exception, make_guarded
 from loadgen.base.rule import Rule
 from loadgen.base.structs import replace
 from loadgen.base.text import wrap_text
-from loadgen.facts.sensor_facts import SensorSummary
-from loadgen.features.fingerprint import answer_check
 from loadgen.features.fingerprint.answer_check import make_empty_fingerprint
-from loadgen.features.sensors import sensor_summary
 from loadgen.figures import steady_state
 from loadgen.report import report, result_block
 from loadgen.report.report import SECTIONS
 from loadgen.report.result_file import make_result
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions, Section, make_sections
-from loadgen.server import engine_config
 from loadgen.server.engine_config import EngineConfig
-from loadgen.verdict import reconcile, verdict
+from loadgen.verdict import verdict
 from loadgen.verdict.evidence import RunEvidence
 from loadgen.verdict.verdict import DOUBTS, Level
 
@@ -76,15 +72,16 @@ def test_a_part_that_does_not_raise_is_what_it_is_and_ctrl_c_goes_through() -> N
 
 # Doubts.
 
+CLEAN = run()
 DOUBTFUL = run(failed(5), throttled=("hot",), journal_error="full", cut_short="died")
 
 
 @loop_over("doubt", DOUBTS)
-def test_a_doubt_that_raises_costs_no_other(
+def test_a_doubt_that_raises_costs_no_other_and_the_run_is_not_valid(
     doubt: Rule[RunEvidence], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = verdict.judge(DOUBTFUL)
-    assert len(whole.findings) > 3
+    assert (len(whole.findings) > 3, verdict.judge(CLEAN).level) == (True, Level.VALID)
     others = tuple(replace(one, find=broken_one) if one is doubt else one for one in DOUBTS)
     monkeypatch.setattr(verdict, "DOUBTS", others)
     judged = verdict.judge(DOUBTFUL)
@@ -95,17 +92,7 @@ def test_a_doubt_that_raises_costs_no_other(
     assert judged.unchecked == whole.unchecked
     assert f"not judged: {doubt.code} raised {WHY}; please report it" in verdict.summarize_doubts(judged)
     assert verdict.encode_verdict(judged)["not_judged"] == [{"name": doubt.code, "why": WHY}]
-
-
-@loop_over("doubt", DOUBTS)
-def test_a_clean_run_with_a_doubt_that_raises_is_not_valid(
-    doubt: Rule[RunEvidence], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = run()
-    assert verdict.judge(case).level is Level.VALID
-    others = tuple(replace(one, find=broken_one) if one is doubt else one for one in DOUBTS)
-    monkeypatch.setattr(verdict, "DOUBTS", others)
-    judged = verdict.judge(case)
+    judged = verdict.judge(CLEAN)
     assert (judged.level, judged.reasons) == (Level.SUSPECT, ("not judged in full",))
 
 
@@ -150,33 +137,6 @@ def test_a_section_that_raises_costs_its_own_lines_alone(
     bad = tuple(broken if one is section else one for one in SECTIONS)
     monkeypatch.setattr(report, "SECTIONS", bad)
     assert report.render_report(FULL) == text(whole | {section.name: told(section.name)})
-
-
-@loop_over(("of", "function", "section"), [
-    (result_block, "render_block", "block"),
-    (verdict, "summarize_doubts", "verdict"),
-    (steady_state, "describe_steady_state", "steady-state"),
-    (steady_state, "find_steady_state", "steady-state"),
-    (reconcile, "reconcile_figures", "reconciliation"),
-    (reconcile, "make_reconciled_table", "reconciliation"),
-    (report, "list_bound_figures", "roofline"),
-    (engine_config, "render_config", "launched"),
-    (answer_check, "render_lines", "fingerprint"),
-])  # fmt: skip
-def test_what_a_section_is_made_of_may_raise(
-    of: Any, function: str, section: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = parts(FULL)
-    monkeypatch.setattr(of, function, broken_one)
-    fresh = Result(FULL.facts, FULL.records)  # nothing of it is known yet
-    assert report.render_report(fresh) == text(whole | {section: told(section)})
-
-
-def test_sensors_that_raise_cost_their_section(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sensor_summary, "render_summary", broken_one)
-    nothing = SensorSummary(duration_s=1, period_s=1, samples=0, cpu_ms_per_sample=0)
-    seen = Result(replace(FULL.facts, sensed=nothing), FULL.records)
-    assert parts(seen) == parts(FULL) | {"sensors": told("sensors")}
 
 
 def test_figures_that_cannot_be_computed_leave_what_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:

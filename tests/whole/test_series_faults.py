@@ -21,20 +21,16 @@ import msgspec
 import pytest
 
 from builders.campaign_files import written
-from builders.serving_scripts import launch_command
-from fakes.scripted_server import Answer, Asked, ScriptedServer, api, stream
+from fakes.scripted_server import Answer, Asked
 from fakes.virtual_run import BASE_URL
 from fakes.virtual_servers import EngineServer
 from fakes.virtual_serving import VirtualServing, virtual_engines
 from loadgen import cli
 from loadgen.base import clock
 from loadgen.base.errors import UsageError
-from loadgen.features.sensors import sensor_discovery
 from loadgen.records.journal import JOURNAL
 from loadgen.report import run_directory
-from loadgen.run import launched_server
 from loadgen.study.series.series_store import INTERRUPTED
-from loadgen_servers.process import running
 
 # A command runs in a fork of this process, disturbed as one of its operations begins. Operations are what
 # changes a file below `runs`, and each request: "os.rename runs/…" and "request 2/3", the second run's third.
@@ -142,19 +138,6 @@ def attached(heed: Heed) -> Iterator[None]:
     SERVERS.append(EngineServer(lambda _: Answer([]), flags=["--preset", SLOW], heed=heed))
     with VirtualServing(SERVERS[-1]):
         yield
-
-
-def taking(port: int) -> Callable[[Heed], AbstractContextManager[None]]:
-    """Real servers, for which a port seems free first that another has by the time they want it."""
-
-    @contextmanager
-    def launching(_: Heed) -> Iterator[None]:
-        given = [port, port]
-        _PATCH.setattr(launched_server, "free_port", lambda: given.pop() if given else running.free_port())
-        launched_server._POLL_S = sensor_discovery._IDLE_S = 0.02
-        yield
-
-    return launching
 
 
 def play(
@@ -462,16 +445,3 @@ def test_a_series_whose_server_dies_goes_on(name: str, undisturbed: Undisturbed,
         assert found == wanted
     if name != "limits, two arms":  # with --retry-failed a search begins again
         assert whole.keys() <= played.list_whole().keys()
-
-
-@pytest.mark.parametrize(
-    "name", ["bench", "ladder", "sweep", "limit", "campaign, two arms", "gate, two arms"]
-)
-def test_a_port_that_is_taken_costs_no_run(name: str, tmp_path: Path) -> None:
-    command = launch_command(tmp_path, "Server(lambda _: pause(0.1)).serve()")
-    with ScriptedServer(api(lambda _: stream())) as other:
-        ended = Played(SERIES[name], tmp_path, "launch_command", command).begin(on=taking(other.port))
-        assert list(tmp_path.rglob(f"server-port-{other.port}.log"))
-    assert "FAILED" not in ended.out + ended.err
-    # What a busy machine does to one of two alike processes is no matter here: any verdict will do.
-    assert ended.code in ([0, 5, 6, 7] if name == "gate, two arms" else [0]), ended

@@ -5,23 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from fakes.scripted_server import Answer, Asked, End, ScriptedServer, api, stream
+from fakes.scripted_server import ScriptedServer, api, stream
 from fakes.surroundings import (
     GAP_S,
     OUTPUT,
-    PATIENCE_S,
     TALKATIVE,
     Ended,
     Service,
@@ -232,111 +228,6 @@ def test_a_server_away_for_a_second_does_not_use_up_the_plan(transport: str, tmp
     figures = assert_adds_up(whole(tmp_path), planned)
     assert 0 < figures["failed"] <= 10  # two under way, and a slot asks once a second
     assert figures["kinds"] <= {FailureKind.CONNECT, FailureKind.TRUNCATED}
-
-
-# A server whose backlog is full.
-
-_SYN_SENT = "02"
-
-
-@dataclass
-class Crowded(ScriptedServer):
-    """Closes each connection after its answer, and lets none be made after the response to `last_path`."""
-
-    last_path: str = ""
-    last_posts: int = 0
-    others: list[socket.socket] = field(default_factory=list)
-
-    def __enter__(self) -> Crowded:
-        self.full, self.paused, self.over = threading.Event(), threading.Event(), threading.Event()
-        self.posts = 0
-        script, self.accepts = self.script, self._waits
-
-        def answered(asked: Asked) -> Answer:
-            self.posts += asked.head.startswith("POST")
-            if self.posts == self.last_posts and self.last_path in asked.head:
-                self.fill()
-            return Answer(script(asked).pieces, End.CLOSE)
-
-        self.script = answered
-        super().__enter__()
-        return self
-
-    def __exit__(self, *ended: object) -> None:
-        self.over.set()
-        super().__exit__(*ended)
-        for other in self.others:
-            other.close()
-
-    def _waits(self, _: int) -> bool:
-        if not self.full.is_set():
-            return True
-        self.paused.set()
-        return self.over.wait(PATIENCE_S)
-
-    def fill(self) -> None:
-        """Have others take every place of the backlog."""
-        self.full.set()
-        self.listener.listen(0)
-        self._call()
-        assert self.paused.wait(PATIENCE_S)  # an `accept` that was under way takes one, and frees its place
-        for _ in range(8):
-            self._call()
-
-    def _call(self) -> None:
-        self.others.append(other := socket.socket())
-        other.setblocking(False)
-        other.connect_ex(("127.0.0.1", self.port))
-
-    def has_caller(self) -> bool:
-        """Whether one more connection to this server waits for an answer to its SYN."""
-        known = {other.getsockname()[1] for other in self.others}
-        rows = [row.split()[1:4] for row in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]]
-        ports = [(int(ours[-4:], 16), int(theirs[-4:], 16), state) for ours, theirs, state in rows]
-        return any(
-            state == _SYN_SENT and theirs == self.port and ours not in known for ours, theirs, state in ports
-        )
-
-
-@pytest.mark.parametrize(
-    ("transport", "workers", "answered"),
-    [("wire", 1, 6), ("wire", 2, 0), ("ring", 1, 0), ("ring", 2, 6), ("httpx", 1, 6), ("httpx", 2, 0)],
-)
-def test_ctrl_c_while_connections_are_made_keeps_what_has_finished(
-    transport: str, workers: int, answered: int, tmp_path: Path
-) -> None:
-    last_path = "/v1/completions" if answered else "/props"  # the last that is asked before the run
-    answer = api(lambda _: stream(OUTPUT, GAP_S))
-    with Crowded(answer, last_path=last_path, last_posts=answered) as server:
-        words = argv(server.base_url, 100, "--quiet", "--transport", transport, "--num-warmups", "0")
-        client = started([*words, "--workers", str(workers)], tmp_path)
-        wait(lambda: server.full.is_set() and server.has_caller(), "connection that is not answered")
-        time.sleep(1.5)  # for the response to the other slot, if that was connected before
-        at_s = time.monotonic()
-        os.killpg(client.pid, signal.SIGINT)
-        found = ended(client)
-    assert time.monotonic() - at_s < 20  # a connection is waited for up to 30 s
-    assert found.code == SIGNALS[signal.SIGINT], found
-    said_well(found)
-    assert found.out.startswith("PARTIAL: stopped by Ctrl-C")
-    assert found.err == ""
-    run = whole(tmp_path)
-    assert run.facts.interrupted
-    figures = assert_adds_up(run, 100)
-    assert figures["completed"] == server.posts >= answered
-    assert figures["kinds"] <= {FailureKind.CANCELLED}
-
-
-def test_ctrl_c_before_the_server_was_ever_reached_is_one_line(tmp_path: Path) -> None:
-    with Crowded(api(lambda _: stream(OUTPUT))) as server:
-        server.fill()
-        client = started(argv(server.base_url, 100, "--quiet"), tmp_path)
-        wait(server.has_caller, "connection that is not answered")
-        os.killpg(client.pid, signal.SIGINT)
-        found = ended(client)
-    assert (found.code, found.out) == (SIGNALS[signal.SIGINT], "")
-    assert found.err == "loadgen: interrupted by Ctrl-C\n"
-    assert not (tmp_path / "runs").exists()
 
 
 # Disks.
