@@ -12,6 +12,7 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -34,7 +35,6 @@ from loadgen.server import scraper
 
 DONE, HEAD, LAST = scripted_server.DONE, scripted_server.HEAD, scripted_server.LAST
 FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12, of any thread
-Serve = Callable[[Callable[[Asked], Answer]], VirtualServer]
 KEY = "very+secret/0123456789_abcdef="
 LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--num-prompts", "6", "--max-concurrency", "2"]
 SAVED = ["--save-result", "--save-detailed", "--result-filename", "r.json", "--explain"]
@@ -53,23 +53,44 @@ FORMS = (
 )
 
 
+@dataclass
+class Scene:
+    """A working directory, and the environment and the output of commands that run there."""
+
+    place: Path
+    patch: pytest.MonkeyPatch
+    capfd: pytest.CaptureFixture[str]
+
+    def serve(self, script: Callable[[Asked], Answer]) -> VirtualServer:
+        """Have a virtual server answer at BASE_URL."""
+        server = VirtualServer(script)
+        run_on(server, self.patch)
+        return server
+
+    def run(self, *words: str) -> int:
+        """The exit code of a command, as a shell would start it."""
+        self.patch.setattr("sys.argv", ["loadgen", *words])
+        return cli.main([*words])
+
+    def bench(self, *words: str) -> int:
+        return self.run("bench", *([] if "--base-url" in words else ["--base-url", BASE_URL]), *LOAD, *words)
+
+    def assert_nowhere(self) -> None:
+        """No form of the key was printed or is in a file, nor in what is printed of the runs later."""
+        said = "".join(self.capfd.readouterr())
+        assert [form for form in FORMS if form in said] == []
+        assert holding(self.place) == []
+        for result in self.place.glob("runs/*/result.json"):
+            cli.main(["report", str(result.parent), "--explain"])
+        assert KEY not in "".join(self.capfd.readouterr())
+
+
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Scene:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setattr(scraper, "_IDLE_S", 0.2)
-
-
-@pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
-    """Have a virtual server answer at BASE_URL."""
-
-    def answering(script: Callable[[Asked], Answer]) -> VirtualServer:
-        server = VirtualServer(script)
-        run_on(server, monkeypatch)
-        return server
-
-    return answering
+    return Scene(tmp_path, monkeypatch, capfd)
 
 
 def unpacked(data: bytes) -> Iterator[bytes]:
@@ -164,28 +185,14 @@ def sometimes(answer: Answer, every: int = 2) -> Callable[[Asked], Answer]:
 
 @pytest.mark.parametrize(("share", "transport"), [("some", "wire"), ("all", "wire"), ("some", "httpx")])
 @pytest.mark.parametrize("name", ANSWERS)
-def test_a_server_that_echoes_it_gets_it_nowhere(
-    name: str, share: str, transport: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], serve: Serve
-) -> None:
+def test_a_server_that_echoes_it_gets_it_nowhere(name: str, share: str, transport: str, scene: Scene) -> None:
     script = sometimes(ANSWERS[name], 2 if share == "some" else 1)
-    server = serve(api(script if share == "some" else lambda _: ANSWERS[name]))
-    words = ["--base-url", BASE_URL, "--transport", transport, *LOAD, *SAVED]
-    cli.main(["bench", *words])
-    cli.main(["bench", *words, "--num-warmups", "2", "--quiet"])
+    server = scene.serve(api(script if share == "some" else lambda _: ANSWERS[name]))
+    words = ["--transport", transport, *SAVED]
+    scene.bench(*words)
+    scene.bench(*words, "--num-warmups", "2", "--quiet")
     assert any(f"Bearer {KEY}" in asked.head for asked in server.asked)
-    nowhere(tmp_path, capfd)
-
-
-def nowhere(place: Path, capfd: pytest.CaptureFixture[str], *others: str) -> None:
-    said = capfd.readouterr()
-    for form in (*FORMS, *others):
-        assert form not in said.out
-        assert form not in said.err
-    assert holding(place) == []
-    for run_directory in place.glob("runs/*"):
-        if (run_directory / "result.json").exists():
-            cli.main(["report", str(run_directory), "--explain"])
-    assert KEY not in "".join(capfd.readouterr())
+    scene.assert_nowhere()
 
 
 def naming(owner: str, **told: object) -> Callable[[Asked], Answer]:
@@ -219,17 +226,16 @@ def naming(owner: str, **told: object) -> Callable[[Asked], Answer]:
 @pytest.mark.parametrize("owner", ["someone", "vllm", "sglang"])
 @pytest.mark.parametrize("told", [{}, {"id": f"model-{KEY}"}, {"root": f"/{KEY}"}])
 def test_a_server_that_names_itself_so_gets_it_nowhere(
-    owner: str, told: dict[str, object], tmp_path: Path, capfd: pytest.CaptureFixture[str], serve: Serve
+    owner: str, told: dict[str, object], scene: Scene
 ) -> None:
-    serve(naming(owner, **told))
-    words = ["--base-url", BASE_URL, *LOAD, *SAVED]
-    assert cli.main(["bench", *words]) == 0
-    cli.main(["bench", *words, "--model", "other"])  # "it serves …"
-    cli.main(["bench", *words, "--print-request"])
-    nowhere(tmp_path, capfd)
+    scene.serve(naming(owner, **told))
+    assert scene.bench(*SAVED) == 0
+    scene.bench(*SAVED, "--model", "other")  # "it serves …"
+    scene.bench(*SAVED, "--print-request")
+    scene.assert_nowhere()
 
 
-def sent_on(owner: str, place: Path, patch: pytest.MonkeyPatch, serve: Serve) -> str:
+def sent_on(owner: str, scene: Scene) -> str:
     """Run on a server that names itself by the key; return what a scraper and a collector got of the run."""
     pages, finish = list[str](), PrometheusPage.finish
 
@@ -239,11 +245,11 @@ def sent_on(owner: str, place: Path, patch: pytest.MonkeyPatch, serve: Serve) ->
         registry.register(page)
         pages.append(generate_latest(registry).decode())
 
-    patch.setattr(PrometheusPage, "finish", scrape)
-    serve(naming(owner, id=f"model-{KEY}", root=f"/{KEY}"))
+    scene.patch.setattr(PrometheusPage, "finish", scrape)
+    scene.serve(naming(owner, id=f"model-{KEY}", root=f"/{KEY}"))
     with OtlpReceiver() as collector:
         more = ["--prometheus", str(scripted_server.closed_port()), "--otel", collector.url]
-        assert cli.main(["bench", "--base-url", BASE_URL, *LOAD, "--label", f"token={KEY}", *more]) == 0
+        assert scene.bench("--label", f"token={KEY}", *more) == 0
         sent = "".join(map(str, (*pages, collector.spans, collector.resources, *collector.metrics.values())))
     assert pages[0].count("loadgen_run_info{") == 1
     assert len(collector.spans) == 6
@@ -267,57 +273,41 @@ READERS = (
 
 @pytest.mark.whole
 @pytest.mark.parametrize("owner", ["someone", "vllm", "sglang"])
-def test_no_listener_reader_and_sender_of_a_run_has_it(
-    owner: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    serve: Serve,
-) -> None:
-    sent = sent_on(owner, tmp_path, monkeypatch, serve)
+def test_no_listener_reader_and_sender_of_a_run_has_it(owner: str, scene: Scene) -> None:
+    sent = sent_on(owner, scene)
     assert [form for form in FORMS if form in sent] == []
-    assert cli.main(["bench", "--base-url", BASE_URL, *LOAD]) == 0
-    run, base = sorted(tmp_path.glob("runs/*"))
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
-    monkeypatch.setenv("COLUMNS", "200")
+    assert scene.bench() == 0
+    run, base = sorted(scene.place.glob("runs/*"))
+    scene.patch.setenv("GITHUB_STEP_SUMMARY", str(scene.place / "summary.md"))
+    scene.patch.setenv("COLUMNS", "200")
     for number, line in enumerate(READERS):
-        out, history = str(tmp_path / f"{number}.html"), str(tmp_path / "h.jsonl")
+        out, history = str(scene.place / f"{number}.html"), str(scene.place / "h.jsonl")
         places = {"DIR": str(run), "BASE": str(base), "OUT": out, "HISTORY": history}
         words = [places.get(word, word) for word in line.split()]
         assert cli.main(words) in (0, 6, 7), line  # one run decides nothing
-    assert (tmp_path / "summary.md").exists()
-    nowhere(tmp_path, capfd)
+    assert (scene.place / "summary.md").exists()
+    scene.assert_nowhere()
 
 
 @pytest.mark.whole
-def test_a_collector_that_repeats_its_own_key_shows_it_nowhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], serve: Serve
-) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"x-team={quote(KEY, safe='')}")
-    monkeypatch.setenv("OPENAI_API_KEY", "another-key-9")
+def test_a_collector_that_repeats_its_own_key_shows_it_nowhere(scene: Scene) -> None:
+    scene.patch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"x-team={quote(KEY, safe='')}")
+    scene.patch.setenv("OPENAI_API_KEY", "another-key-9")
     echo = Answer([whole(f"no such team: {KEY}".encode(), f"401 No {KEY}", "text/plain")])
-    serve(api(lambda _: stream()))
+    scene.serve(api(lambda _: stream()))
     with ScriptedServer(lambda _: echo) as other:
-        words = ["bench", "--base-url", BASE_URL, *LOAD]
-        assert cli.main([*words, "--otel", other.base_url]) == 0
+        assert scene.bench("--otel", other.base_url) == 0
     heads = [asked.head.lower() for asked in other.asked]
     assert any(f"x-team: {KEY}".lower() in head for head in heads)
-    nowhere(tmp_path, capfd)
+    scene.assert_nowhere()
 
 
 @pytest.mark.parametrize("end", [" ", "\r", "\n", "\r\n", "\t\n"])
 @pytest.mark.parametrize("source", ["variable", "named", "file"])
-def test_a_key_from_a_file_with_line_ends_works_and_is_not_shown(
-    end: str,
-    source: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    serve: Serve,
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY + end if source == "variable" else "other-key")
-    monkeypatch.setenv("MINE", KEY + end)
-    key_file = tmp_path.parent / f"{tmp_path.name}-key"
+def test_a_key_from_a_file_with_line_ends_works_and_is_not_shown(end: str, source: str, scene: Scene) -> None:
+    scene.patch.setenv("OPENAI_API_KEY", KEY + end if source == "variable" else "other-key")
+    scene.patch.setenv("MINE", KEY + end)
+    key_file = scene.place.parent / f"{scene.place.name}-key"
     key_file.write_text(KEY + end, "utf-8", newline="")
     key_file.chmod(0o600)
     words = {
@@ -325,11 +315,11 @@ def test_a_key_from_a_file_with_line_ends_works_and_is_not_shown(
         "named": ["--api-key-env", "MINE"],
         "file": ["--api-key-file", str(key_file)],
     }[source]
-    server = serve(api(sometimes(ANSWERS["401"])))
-    assert cli.main(["bench", "--base-url", BASE_URL, *LOAD, *words]) == 0
+    server = scene.serve(api(sometimes(ANSWERS["401"])))
+    assert scene.bench(*words) == 0
     heads = [asked.head for asked in server.asked]
     assert all(f"authorization: bearer {KEY}".lower() in head.lower().splitlines() for head in heads)
-    nowhere(tmp_path, capfd)
+    scene.assert_nowhere()
 
 
 BAD_KEYS = [
@@ -343,25 +333,18 @@ BAD_KEYS = [
 
 @pytest.mark.parametrize("key", BAD_KEYS)
 @pytest.mark.parametrize("verb", ["bench", "campaign"])
-def test_a_key_that_cannot_be_one_is_refused_and_not_shown(
-    key: str,
-    verb: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    serve: Serve,
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", key)
-    server = serve(api(lambda _: stream()))
-    path = written(tmp_path, {"name": "x", "base_url": BASE_URL}, repeats=1)
-    words = ["--base-url", BASE_URL, *LOAD] if verb == "bench" else [str(path)]
-    assert cli.main([verb, *words]) == 2
+def test_a_key_that_cannot_be_one_is_refused_and_not_shown(key: str, verb: str, scene: Scene) -> None:
+    scene.patch.setenv("OPENAI_API_KEY", key)
+    server = scene.serve(api(lambda _: stream()))
+    path = written(scene.place, {"name": "x", "base_url": BASE_URL}, repeats=1)
+    assert (scene.bench() if verb == "bench" else cli.main([verb, str(path)])) == 2
     assert server.asked == []
-    said = "".join(capfd.readouterr())
+    said = "".join(scene.capfd.readouterr())
     assert "OPENAI_API_KEY is not an API key: a key is one word of printable ASCII" in said
+    files = [path.read_bytes() for path in scene.place.rglob("*") if path.is_file()]
     for part in key.split():
         assert part not in said
-        assert not [one for one in tmp_path.rglob("*") if one.is_file() and part.encode() in one.read_bytes()]
+        assert not any(part.encode() in data for data in files)
 
 
 HEADERS = [f"Authorization: Bearer {KEY}", f"Authorization:Bearer {KEY}", f"Authorization=Bearer {KEY}",
@@ -369,33 +352,23 @@ HEADERS = [f"Authorization: Bearer {KEY}", f"Authorization:Bearer {KEY}", f"Auth
 
 
 @pytest.mark.parametrize("header", HEADERS)
-def test_a_header_in_any_spelling_is_sent_and_not_shown(
-    header: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    serve: Serve,
-) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY")
-    server = serve(api(sometimes(ANSWERS["401"])))
-    words = ["bench", "--base-url", BASE_URL, *LOAD, *SAVED, "--header", header]
-    monkeypatch.setattr("sys.argv", ["loadgen", *words])
-    assert cli.main(words) == 0
-    assert cli.main([*words, "--print-request"]) == 0
+def test_a_header_in_any_spelling_is_sent_and_not_shown(header: str, scene: Scene) -> None:
+    scene.patch.delenv("OPENAI_API_KEY")
+    server = scene.serve(api(sometimes(ANSWERS["401"])))
+    words = [*SAVED, "--header", header]
+    assert scene.bench(*words) == scene.bench(*words, "--print-request") == 0
     assert all(KEY in asked.head for asked in server.asked)
-    nowhere(tmp_path, capfd)
+    scene.assert_nowhere()
 
 
 @pytest.mark.parametrize(
     "header", [KEY, f"Bearer {KEY}", f"{KEY}\u00e9: 1", f"Authorization: {KEY}\n", f": {KEY}"]
 )
-def test_a_header_that_is_none_is_refused_and_not_shown(
-    header: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], serve: Serve
-) -> None:
-    serve(api(lambda _: stream()))
-    code = cli.main(["bench", "--base-url", BASE_URL, *LOAD, "--header", header])
+def test_a_header_that_is_none_is_refused_and_not_shown(header: str, scene: Scene) -> None:
+    scene.serve(api(lambda _: stream()))
+    code = scene.bench("--header", header)
     assert code == (0 if header.endswith("\n") else 2)
-    nowhere(tmp_path, capfd)
+    scene.assert_nowhere()
 
 
 CHAT = ["--backend", "openai-chat", "--tokenizer", str(Path(__file__).parents[1] / "data" / "tokenizer")]
@@ -404,29 +377,19 @@ BODIES = [{"api_key": KEY}, {"a": {"auth_token": [KEY]}}, {"accessToken": KEY}]
 
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("by", ["flag", "profile", "template"])
-def test_a_key_in_the_body_is_sent_and_not_shown(
-    body: dict[str, object],
-    by: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    serve: Serve,
-) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY")
+def test_a_key_in_the_body_is_sent_and_not_shown(body: dict[str, object], by: str, scene: Scene) -> None:
+    scene.patch.delenv("OPENAI_API_KEY")
     flag = "--chat-template-kwargs" if by == "template" else "--extra-body"
     words = [flag, json.dumps(body), *(CHAT if by == "template" else [])]
     if by == "profile":
-        place = tmp_path.parent / f"{tmp_path.name}.toml"
+        place = scene.place.parent / f"{scene.place.name}.toml"
         lines = [f"{name} = {json.dumps(value).replace(': ', ' = ')}" for name, value in body.items()]
         place.write_text("\n".join(["[extra_body]", *lines]), "utf-8")
         words = ["--profile", str(place)]
-    server = serve(api(sometimes(ANSWERS["500"])))
-    words = ["bench", "--base-url", BASE_URL, *LOAD, *SAVED, *words]
-    monkeypatch.setattr("sys.argv", ["loadgen", *words])
-    assert cli.main(words) == 0
-    assert cli.main([*words, "--print-request"]) == 0
+    server = scene.serve(api(sometimes(ANSWERS["500"])))
+    assert scene.bench(*SAVED, *words) == scene.bench(*SAVED, *words, "--print-request") == 0
     assert all(KEY.encode() in asked.body for asked in server.asked if asked.body)
-    nowhere(tmp_path, capfd)
+    scene.assert_nowhere()
 
 
 WRONG = [
@@ -442,44 +405,32 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("words", "code"), WRONG)
-def test_a_key_in_the_wrong_place_is_not_shown(
-    words: list[str],
-    code: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    serve: Serve,
-) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY")
-    serve(api(lambda _: stream()))
-    at = [] if "--base-url" in words else ["--base-url", BASE_URL]
-    line = ["bench", *at, *LOAD, *SAVED, *words]
-    monkeypatch.setattr("sys.argv", ["loadgen", *line])
-    assert cli.main(line) == code
-    nowhere(tmp_path, capfd)
+def test_a_key_in_the_wrong_place_is_not_shown(words: list[str], code: int, scene: Scene) -> None:
+    scene.patch.delenv("OPENAI_API_KEY")
+    scene.serve(api(lambda _: stream()))
+    assert scene.bench(*SAVED, *words) == code
+    scene.assert_nowhere()
 
 
 @pytest.mark.usefixtures("ports")
 @pytest.mark.whole
 @FORKS
 @pytest.mark.parametrize("name", ["401", "finish-reason", "said"])
-def test_a_campaign_writes_it_nowhere(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_campaign_writes_it_nowhere(name: str, scene: Scene) -> None:
     with ScriptedServer(api(lambda _: ANSWERS[name])) as server:
-        path = written(tmp_path, {"name": "x", "base_url": server.base_url}, repeats=1)
+        path = written(scene.place, {"name": "x", "base_url": server.base_url}, repeats=1)
         cli.main(["campaign", str(path)])
         cli.main(["campaign", str(path), "--resume", "--dry-run"])
     assert list(Path("runs").glob("*/campaign.json"))
-    nowhere(tmp_path, capfd)
+    scene.assert_nowhere()
 
 
 @pytest.mark.usefixtures("ports")
 @pytest.mark.whole
 @FORKS
 @pytest.mark.parametrize("how", ["embedded", "launched", "launched by name", "campaign", "selftest"])
-def test_no_server_that_is_started_here_has_it(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("HF_TOKEN", "kept-for-downloads")
+def test_no_server_that_is_started_here_has_it(how: str, scene: Scene) -> None:
+    scene.patch.setenv("HF_TOKEN", "kept-for-downloads")
     words = {
         "embedded": ["bench", "--quiet", *LOAD],
         "launched": ["bench", "--quiet", "--launch-command", engine_command(), *LOAD],
@@ -488,33 +439,30 @@ def test_no_server_that_is_started_here_has_it(
         "selftest": ["selftest", "--seconds", "0.2", "--transport", "wire", "--no-save"],
     }[how]
     if how == "launched by name":
-        monkeypatch.delenv("OPENAI_API_KEY")
-        monkeypatch.setenv("MINE", KEY)
+        scene.patch.delenv("OPENAI_API_KEY")
+        scene.patch.setenv("MINE", KEY)
         words += ["--api-key-env", "MINE"]
     if how == "campaign":
         arm = {"name": "x", "launch_command": engine_command()}
-        words = ["campaign", str(written(tmp_path, arm, repeats=1)), "--allow-launch", "--quiet"]
+        words = ["campaign", str(written(scene.place, arm, repeats=1)), "--allow-launch", "--quiet"]
     with watched() as processes:
-        assert cli.main(words) == 0
+        assert scene.run(*words) == 0
     started = [said for said in processes.values() if "loadgen_servers" in said]
     assert started
     assert all(KEY not in said for said in processes.values())
     if "launched" in how:  # engines download with it
         assert any("kept-for-downloads" in said for said in started)
-    nowhere(tmp_path, capfd)
+    scene.assert_nowhere()
 
 
 @pytest.mark.usefixtures("ports")
 @pytest.mark.whole
 @FORKS
-def test_a_server_gets_what_it_is_given_by_name_and_its_log_says_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_gets_what_it_is_given_by_name_and_its_log_says_nothing(scene: Scene) -> None:
     words = ["bench", "--quiet", "--launch-command", engine_command()]
     words += ["--server-env", f"OPENAI_API_KEY={KEY}"]
-    monkeypatch.setattr("sys.argv", ["loadgen", *words, *LOAD])
     with watched() as processes:
-        assert cli.main([*words, *LOAD]) == 0
+        assert scene.run(*words, *LOAD) == 0
     assert any(KEY in said for said in processes.values())
-    assert cli.main([*words, "--dry-run"]) == 0
-    nowhere(tmp_path, capfd)
+    assert scene.run(*words, "--dry-run") == 0
+    scene.assert_nowhere()
