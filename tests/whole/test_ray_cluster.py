@@ -209,17 +209,6 @@ def test_a_common_ctrl_c_leaves_what_all_shards_have(nodes: Nodes, tmp_path: Pat
     assert not nodes.left()
 
 
-def test_more_shards_than_there_is_room_for_are_refused(nodes: Nodes, tmp_path: Path) -> None:
-    code, out = ended(begun(nodes, tmp_path, "--num-prompts", "5", "--shards", "7"))
-    assert (code, out.splitlines()[-1:]) == (
-        2,
-        [
-            "loadgen: --shards 7 need 14 CPUs, 2 each (to capture, and to decode): the cluster's 3 nodes "
-            "have 12, room for 6: --shards 6"
-        ],
-    )
-
-
 def test_a_node_killed_in_mid_run_is_lost_by_index(nodes: Nodes, tmp_path: Path) -> None:
     """The last test: afterwards there are two nodes."""
     command = begun(nodes, tmp_path, "--num-prompts", "600", "--request-rate", "60")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fakes.counting_api import CountingApi, count
+from fakes.counting_api import CountingApi
 from fakes.hosted_api import openai_error
 from fakes.virtual_run import serving
 from loadgen import cli
@@ -62,55 +61,10 @@ def talks(api: CountingApi) -> list[list[str]]:
     return [each for each in texts if each[0].startswith("user")]
 
 
-def test_recorded_answers_make_the_same_requests_for_every_server() -> None:
-    servers = CountingApi(), CountingApi()
-    assert [
-        bench(api, EXCERPT, "--max-concurrency", most) for api, most in zip(servers, "12", strict=True)
-    ] == [0, 0]
-    sent = [Counter(body for body in api.served if b"interact with" in body) for api in servers]
-    assert sent[0] == sent[1]
-    assert sent[0].total() == 7
-    (first, _), (second, _) = runs()
-    assert first["bodies_digest"] == second["bodies_digest"] != ""
-    assert first["plan_digest"] == second["plan_digest"]
-
-
-def test_each_turn_has_the_recorded_turns_before_it() -> None:
-    api = CountingApi()
-    assert bench(api, conversations(), "--max-concurrency", "1") == 0
-    wanted = [
-        [f"{ROLES[turn % 2]} {name} {turn}" for turn in range(2 * asked + 1)]
-        for name in range(SESSIONS)
-        for asked in range(TURNS)
-    ]
-    assert talks(api) == wanted
-
-
 def test_a_live_history_has_what_the_server_answered() -> None:
     api = CountingApi()
     assert bench(api, conversations(1), "--max-concurrency", "1", "--assistant", "live") == 0
     assert talks(api)[-1] == ["user 0 0", " a a a", "user 0 2", " a a a", "user 0 4", " a a a", "user 0 6"]
-
-
-def too_long(most: int) -> CountingApi:
-    """A server whose model takes prompts of so many tokens."""
-
-    def refusal(body: Mapping[str, Any]) -> dict[str, Any] | None:
-        words = f"This model's maximum context length is {most} tokens. However, you requested more."
-        return openai_error(words) if count(body) > most else None
-
-    return CountingApi(refusal=refusal)
-
-
-def test_a_context_that_outgrows_the_model_ends_its_conversation() -> None:
-    api = too_long(40)
-    assert bench(api, conversations(), "--max-concurrency", "2") == 0
-    ((facts, records),) = runs()
-    asked = len(talks(api)) // SESSIONS
-    assert 0 < asked < TURNS
-    assert int(records.ok.sum()) == asked * SESSIONS
-    assert len(records.failed) == SESSIONS  # of each conversation the turn that was too long
-    assert facts["requests"] == SESSIONS * TURNS
 
 
 @pytest.mark.parametrize(("first", "asked", "words", "reported"), [
