@@ -51,12 +51,12 @@ VERBS = {
         PREPARE, "Which workloads are shipped, and what does one send?", "loadgen.cli:list_profiles"
     ),
     "completion": Verb(
-        PREPARE, "How does my shell complete verbs and flags?", "loadgen.cli:write_completion"
+        PREPARE, "How does my shell complete commands and flags?", "loadgen.cli:write_completion"
     ),
     "engine": Verb(PREPARE, "How do I try this without a server?", "loadgen_servers.engine.cli"),
     "quality": Verb(
         MEASURE,
-        "Does a checkpoint still answer as its reference does?",
+        "Is a checkpoint still the same model as its reference?",
         "loadgen.study.quality.quality_command",
     ),
     "selftest": Verb(
@@ -131,9 +131,9 @@ Benchmark LLM servers; every figure describes the server
   loadgen bench --launch vllm --model DIR        start, measure, stop a server
   loadgen bench --profile low-load               no server: simulated
 
-The verb for each question:
+The command for each question:
 """
-_TAIL = "\nDetails: `loadgen VERB --help`. Exit codes:\n"
+_TAIL = "\nDetails: `loadgen COMMAND --help`. Exit codes:\n"
 
 
 def list_questions() -> dict[str, dict[str, str]]:
@@ -293,7 +293,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with print_warnings():
             if verb not in VERBS:
                 raise UsageError(
-                    f"no verb {quote_value(verb)}{suggest_name(verb, VERBS)}; there are {', '.join(VERBS)}"
+                    f"no command {quote_value(verb)}{suggest_name(verb, VERBS)}; there are {', '.join(VERBS)}"
                 )
             command = VERBS[verb].load()
             return int(command(arguments))

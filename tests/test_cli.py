@@ -174,7 +174,7 @@ def test_help_for_an_engine_is_no_help_of_ours(
 
 
 @pytest.mark.parametrize(("argv", "told"), [
-    (["bnech"], "no verb 'bnech', did you mean 'bench'?; there are bench, profiles"),
+    (["bnech"], "no command 'bnech', did you mean 'bench'?; there are bench, profiles"),
     (["profiles", "hihg-load"], "did you mean 'high-load'?"),
     (["report", "absent"], "absent is not a run directory"),
 ])  # fmt: skip

@@ -77,7 +77,7 @@ def refused(command: str) -> str:
     if verb == "data" and rest and rest[0] in DATA_VERBS:
         verb, rest = f"data {rest[0]}", rest[1:]
     elif verb not in VERBS:
-        return f"no verb {verb}"
+        return f"no command {verb}"
     if verb == "shards" and "--" in rest:
         own, flags = rest[: rest.index("--")], rest[rest.index("--") + 1 :]
         return refused(shlex.join([verb, *own])) or refused(shlex.join(["bench", *flags]))
@@ -199,7 +199,7 @@ def test_the_comparing_page_has_the_published_tables(capsys: pytest.CaptureFixtu
     ("```\na && .venv/bin/loadgen ladder \\\n  --quiet | tee x\n```\n", ["ladder    --quiet"]),
     ("```\nHF_HUB_OFFLINE=1 loadgen bench\n```\n", ["bench"]),
     ("as `loadgen profiles\nhigh-load` shows it", ["profiles high-load"]),
-    ("loadgen bench in prose, `loadgen` alone, `loadgen VERB --help`", []),
+    ("loadgen bench in prose, `loadgen` alone, `loadgen COMMAND --help`", []),
     ("```\npython -m loadgen_servers.null --port 1\n```\n", []),
 ])  # fmt: skip
 def test_command_lines_are_found_where_they_stand(text: str, found: list[str]) -> None:
@@ -216,7 +216,7 @@ def test_command_lines_are_found_where_they_stand(text: str, found: list[str]) -
     ("report RUN_DIR [--explain]", ""),
     ("report RUN_DIR --quiet", "no flag --quiet"),
     ("bench --help", ""),
-    ("launch --quiet", "no verb launch"),
+    ("launch --quiet", "no command launch"),
 ])  # fmt: skip
 def test_a_flag_that_does_not_exist_is_found(command: str, why: str) -> None:
     assert refused(command) == why

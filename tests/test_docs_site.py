@@ -58,10 +58,8 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     pages = [path.read_text("utf-8") for path in tmp_path.glob("*.html")]
     assert len(pages) == len(PAGES) + 1  # and that of an address without a page
     assert (tmp_path / "llms.txt").read_text("utf-8") == llms_txt.make()
-    twice = [
-        name for page in pages for name in re.findall(r'<h\d id="([^"]+_\d+)"', page)
-    ]  # a heading's second
-    assert twice == []
+    twice = [name for page in pages for name in re.findall(r'<h\d id="([^"]+_\d+)"', page)]
+    assert twice == []  # the second heading of a name
 
 
 def test_llms_txt_has_every_page_of_the_menu_and_what_it_is_about() -> None:

@@ -150,7 +150,7 @@ def check_start(start: Int64, requests: int, messages: int) -> None:
         raise ValueError(f"column start has {len(start)} values for {requests} requests")
     inside = ((start >= 0) & (start <= messages)).all()
     if start[0] != 0 or start[-1] != messages or not inside or (np.diff(start) < 0).any():
-        raise ValueError(f"column start does not share {messages} messages out among the requests")
+        raise ValueError(f"column start does not share {messages} chunks out among the requests")
 
 
 def narrow_counts(counts: NDArray[Any]) -> bytes:

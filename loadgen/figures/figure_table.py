@@ -146,7 +146,7 @@ LATENCY_ROWS = (
     Figure(
         key="itl", label="ITL", kind=LATENCY, phase="token", of="gaps", is_common=True,
         definition="gaps between successive chunks of one request, pooled over requests: one value per "
-        "message",
+        "chunk",
         vllm="the same over events with `choices`",
         difference="theirs has a phantom gap of about 0 ms per chat request (role chunk), and one for a "
         "finish-only chunk",

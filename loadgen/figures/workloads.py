@@ -632,7 +632,7 @@ def _list_figures(loads: Sequence[LoadColumns], both: Sequence[WorkloadFigures])
         yield _make_ratio(f"dispersion over {window}", arrivals, find)
     for name, facts, columns in (
         ("prompt", [own.lengths.input for own in both], [load.input_lens for load in loads]),
-        ("answer", [own.lengths.output for own in both], [load.output_lens for load in loads]),
+        ("output", [own.lengths.output for own in both], [load.output_lens for load in loads]),
     ):
         yield _make_ratio(f"{name} tokens, mean", facts, lambda own: own.mean)
         yield _make_distance(f"{name} tokens", [lens[lens > 0] for lens in columns])

@@ -161,7 +161,7 @@ def explain_excess(total: int, body_bytes: int) -> str:
     """
     if total <= body_bytes + SILENT_TOKENS:
         return ""
-    return f"usage counts {total} tokens in an answer of {body_bytes} bytes"
+    return f"usage counts {total} tokens in a response of {body_bytes} bytes"
 
 
 class TokenCounts(msgspec.Struct, frozen=True):

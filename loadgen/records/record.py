@@ -436,7 +436,7 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
         arrival_ns = np.frombuffer(frame.arrival_ns, "<i8").astype(np.int64)
         counts = np.frombuffer(frame.counts, "<i8").astype(np.int64)
         if len(counts) and not (counts.min() >= 0 and counts.max() <= len(arrival_ns)):
-            raise ValueError("a frame is damaged: it counts messages that it does not hold")
+            raise ValueError("a frame is damaged: it counts chunks that it does not hold")
         if len(frame.scalars) != 8 * requests * len(BOUNDS):
             raise ValueError("a frame is damaged, or of another loadgen: its columns are not those of a run")
         table = np.frombuffer(frame.scalars, "<i8").astype(np.int64).reshape(len(BOUNDS), requests)

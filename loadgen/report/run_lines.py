@@ -182,13 +182,13 @@ def _list_lengths(facts: Facts, records: Records) -> Iterator[str]:
         yield "prompts of unknown length" if counted is None else _describe_lengths("prompts", counted, how)
     if data.output is not None and data.output.least < data.output.most:
         yield _describe_lengths(
-            "answers", data.output, _explain_lengths(profile.output_dist, "output", facts)
+            "outputs", data.output, _explain_lengths(profile.output_dist, "output", facts)
         )
     elif data.kind != RANDOM:
         yield (
             "responses without a limit"
             if data.output is None
-            else _describe_lengths("answers", data.output, "")
+            else _describe_lengths("outputs", data.output, "")
         )
     short_of = [facts.requests - each.known for each in (data.input, data.output) if each is not None]
     if data.kind != RANDOM and any(0 < missing < facts.requests for missing in short_of):

@@ -337,7 +337,7 @@ def describe_cancelled(result: Result, options: ReportOptions) -> Iterator[str]:
     if planned > cancelled:
         yield f"not cancelled: {planned - cancelled} of these ended before, or failed"
     if cancelled:
-        yield f"figures are of the {result.whole.completed} requests that were answered in full"
+        yield f"figures are of the {result.whole.completed} requests that completed"
     if not cancelled or facts.window is None or facts.window.finished is None:
         return
     if aborted := facts.window.requests.get("abort"):

@@ -39,8 +39,8 @@ from loadgen.study.verify import verify_command
 ANSWERS = "loadgen.fingerprint"  # in result.json
 _WHY = {
     **{kind: why for kind, (_, why) in KINDS.items()},
-    ANSWERS: "the answers' texts: --with-text",
-    REPORT: "another version of loadgen printed answers in it: --with-text",
+    ANSWERS: "the outputs' texts: --with-text",
+    REPORT: "another version of loadgen printed outputs in it: --with-text",
 }
 
 
@@ -59,13 +59,13 @@ def bundle_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         description="Write runs as one file that proves itself: arrivals, results, reports, and the SHA-256 "
         "of each. A RUN is a run directory, or that of a campaign, a sweep, a search or a ladder.",
-        epilog="Engines' logs, prompts and answers are left out. `loadgen verify` checks a bundle; report, "
+        epilog="Engines' logs, prompts and outputs are left out. `loadgen verify` checks a bundle; report, "
         "compare, gate and audit read it.",
     )
     add = parser.add_argument
     add("runs", nargs="*", metavar="RUN", help="directory of a run, campaign, sweep, search or ladder")
     add("-o", "--output", metavar="FILE", help="the bundle, as results.bundle")
-    add("--with-text", action="store_true", help="include files that hold prompts or answers, but no log")
+    add("--with-text", action="store_true", help="include files that hold prompts or outputs, but no log")
     add("--sign", metavar="KEY", help="sign with this SSH key (ssh-keygen -Y sign): FILE.sig")
     add_json_flag(parser, "print what is in it as one JSON object")
     return parser

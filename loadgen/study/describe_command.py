@@ -170,7 +170,7 @@ def list_parts(found: WorkloadFigures) -> Iterator[tuple[str, str]]:
             yield "dispersion", f"{', '.join(scales)}: {words}"
     lengths = found.lengths
     yield "prompts", describe_lengths(lengths.input, found.requests, "known only to the server")
-    yield "answers", describe_lengths(lengths.output, found.requests, "as long as the model makes them")
+    yield "outputs", describe_lengths(lengths.output, found.requests, "as long as the model makes them")
     if lengths.rank_correlation is not None:
         yield "together", f"rank correlation of prompt and output {lengths.rank_correlation:+.2f}"
     if found.reuse is not None:
@@ -293,8 +293,8 @@ def _plot_shares(key: str, title: str, unit: str, samples: Sequence[tuple[str, N
 
 def _plot_lengths(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
     prompts = [(each.name, each.load.input_lens) for each in described]
-    answers = [(each.name, each.load.output_lens) for each in described]
-    for name, columns in (("prompt", prompts), ("answer", answers)):
+    outputs = [(each.name, each.load.output_lens) for each in described]
+    for name, columns in (("prompt", prompts), ("output", outputs)):
         samples = [(load, lens[lens > 0]) for load, lens in columns]
         yield _plot_shares(f"{name}s", f"{name.capitalize()} lengths", "tokens", samples)
     curves, rows = [], []

@@ -101,7 +101,7 @@ failures = suspect(
 
 @invalid(
     "all-cancelled",
-    "requests were cancelled as planned, and none of the others was answered in full: there is nothing to "
+    "requests were cancelled as planned, and none of the others was completed: there is nothing to "
     "measure by",
     "lower --cancel-rate, or raise --cancel-after",
 )
@@ -110,7 +110,7 @@ def all_cancelled(run: RunEvidence) -> Evidence | None:
     cancelled, completed = run.metrics.cancelled, run.metrics.completed
     if completed or not cancelled:
         return None
-    return f"{cancelled} of {run.metrics.requests} requests were cancelled, none was answered in full"
+    return f"{cancelled} of {run.metrics.requests} requests were cancelled, none was completed"
 
 
 def _find_resent(run: RunEvidence, above: float, most: float) -> Evidence | None:

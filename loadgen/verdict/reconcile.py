@@ -227,8 +227,8 @@ def reconcile_answers(metrics: Metrics, records: Records) -> list[ReconciledFigu
     server_ns = (records.server_queue_ns + records.server_ttft_ns)[both]
     began = each.has_ttft & (records.server_first_token_ns >= 0)
     rows = [
-        _pair("queue by answer, mean", "ms", None, _mean_ms(records.server_queue_ns[queued])),
-        _pair("TTFT by answer, mean", "ms", _mean_ms(each.ttft_ns[both]), _mean_ms(server_ns)),
+        _pair("queue by response, mean", "ms", None, _mean_ms(records.server_queue_ns[queued])),
+        _pair("TTFT by response, mean", "ms", _mean_ms(each.ttft_ns[both]), _mean_ms(server_ns)),
         _pair(
             "first token by server, mean",
             "ms",
@@ -238,10 +238,10 @@ def reconcile_answers(metrics: Metrics, records: Records) -> list[ReconciledFigu
     ]
     if (timings := measure_answer_timings(records, metrics.times_tokens)) is not None:
         rows += [
-            _pair(f"{pair.name} tokens by answer", "", pair.client, pair.server) for pair in timings.counts
+            _pair(f"{pair.name} tokens by response", "", pair.client, pair.server) for pair in timings.counts
         ]
-        rows.append(_pair("TTFT, prompt by answer", "ms", timings.ttft_ms, timings.prefill_ms))
-        rows.append(_pair("first to last, by answer", "ms", timings.decode_ms, timings.server_decode_ms))
+        rows.append(_pair("TTFT, prompt by response", "ms", timings.ttft_ms, timings.prefill_ms))
+        rows.append(_pair("first to last, by response", "ms", timings.decode_ms, timings.server_decode_ms))
     return [row for row in rows if row.server is not None]
 
 

@@ -105,7 +105,7 @@ Answer = Any
 FAILED_ENDS: Final = {
     **dict.fromkeys(("abort", "aborted", "cancelled", "canceled"), "the server stopped this request"),
     "timeout": "the server's own time limit for this request passed",
-    **dict.fromkeys(("error", "network_error"), "the server failed while it answered"),
+    **dict.fromkeys(("error", "network_error"), "the server failed during the response"),
     **dict.fromkeys(
         ("content_filter", "content-filter", "sensitive", "safety", "recitation"),
         "a filter of the server cut this response",

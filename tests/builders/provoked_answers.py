@@ -22,7 +22,7 @@ LLAMACPP = ServerFacts(url="http://127.0.0.1:8080/v1/completions", engine="llama
 OF_CANCELLED: dict[str, tuple[RunEvidence, str]] = {
     "all-cancelled": (
         run(failed(1, FailureKind.USER_CANCELLED), window=None),
-        "320 of 320 requests were cancelled, none was answered in full"),
+        "320 of 320 requests were cancelled, none was completed"),
     "no-abort": (run(failed(10, FailureKind.USER_CANCELLED), window=observed()),
                  "the server finished 32 of the 32 requests that were cancelled"),
 }  # fmt: skip

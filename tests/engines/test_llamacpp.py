@@ -89,9 +89,9 @@ def test_its_timings_agree_with_what_came(attached: Engine, tmp_path: Path) -> N
     ours_ms = (last_ns - first_ns)[whole].mean() / 1e6
     theirs_ms = records.server_decode_ns[whole].mean() / 1e6
     assert ours_ms == pytest.approx(theirs_ms, rel=_AGREE, abs=0.5)
-    decode = _row(result, "first to last, by answer")
+    decode = _row(result, "first to last, by response")
     assert decode["client"] < decode["server"] * (1 + _AGREE) + 1
-    prompt = _row(result, "TTFT, prompt by answer")
+    prompt = _row(result, "TTFT, prompt by response")
     assert prompt["client"] > prompt["server"]
     assert "timings-differ" not in _grave(result)
 
@@ -102,7 +102,7 @@ def test_more_streams_than_slots_wait_and_the_report_says_so(attached: Engine, t
     assert "the server has 4 slots for 8 requests at once" in finished.err
     result, _ = read_run(tmp_path)
     assert "few-slots" in _grave(result)
-    prompt = _row(result, "TTFT, prompt by answer")
+    prompt = _row(result, "TTFT, prompt by response")
     assert prompt["difference"] > prompt["server"]  # the queue
 
 
@@ -111,7 +111,7 @@ def test_a_server_without_metrics_loses_them_alone(llama_server: tuple[Path, Pat
         finished = measured(["--base-url", engine.base_url, *_SMALL, "--explain", "--quiet"], tmp_path)
     assert "server-reported figures: none: /metrics answers 501" in finished.out
     assert "llamacpp needs --metrics" in finished.out
-    assert "first to last, by answer" in finished.out
+    assert "first to last, by response" in finished.out
 
 
 def test_a_prompt_beyond_a_slot_is_refused_before_anything_is_sent(attached: Engine, tmp_path: Path) -> None:

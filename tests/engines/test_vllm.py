@@ -195,7 +195,7 @@ def test_client_and_server_count_the_same_and_each_answer_tells_its_queue(
     assert (queued_ns >= 0).all()
     assert float(queued_ns.mean()) / 1e6 == pytest.approx(window.queue.mean_ms, rel=0.01)
     found = {row.figure: row for row in reconcile_figures(window, metrics, records)}
-    told = found["TTFT by answer, mean"]
+    told = found["TTFT by response, mean"]
     assert told.client is not None
     assert told.server is not None
     assert 0 < told.server < told.client

@@ -18,7 +18,7 @@ def _taken(engine: Engine, words: list[str], directory: Path) -> Fingerprint:
     directory.mkdir()
     flags = ["--base-url", engine.base_url, "--profile", "smoke", "--quiet", "--fingerprint", *words]
     finished = measured(flags, directory)
-    assert f"fingerprint: {len(PROMPTS)} of {len(PROMPTS)} greedy prompts answered" in finished.out
+    assert f"fingerprint: {len(PROMPTS)} of {len(PROMPTS)} greedy prompts completed" in finished.out
     found = load_run(directory).facts.fingerprint
     assert found is not None
     return found
@@ -42,4 +42,4 @@ def test_transformers_serve_answers_the_same_fingerprint_again(
     words = ["--model", str(model), "--tokenizer", str(model)]
     first, second = (_taken(transformers_serve, words, tmp_path / name) for name in ("first", "second"))
     assert first == second
-    assert describe_difference(first, second, "it") == "the same answers as it to all 12 prompts"
+    assert describe_difference(first, second, "it") == "the same outputs as it to all 12 prompts"

@@ -81,10 +81,10 @@ MALFORMED: dict[str, tuple[list[bytes], str, list[int]]] = {
     ),
     "usage_2e9": (
         [A, LAST, usage(completion_tokens=2 * 10**9)],
-        "usage counts 2000000000 tokens in an answer of ",
+        "usage counts 2000000000 tokens in a response of ",
         [1, 1],
     ),
-    "usage_2e9_running": (counted(1, MOST), "usage counts 2147483647 tokens in an answer of ", [1, 1]),
+    "usage_2e9_running": (counted(1, MOST), "usage counts 2147483647 tokens in a response of ", [1, 1]),
     "usage_2e9_running, cut": (
         [A, message(usage={"completion_tokens": MOST}), b"data: {\n\n"],
         "event 3: ",
@@ -95,7 +95,7 @@ MALFORMED: dict[str, tuple[list[bytes], str, list[int]]] = {
             message_of({"choices": [{"index": i, "text": "a"}], "usage": {"completion_tokens": MOST}})
             for i in range(3)
         ],
-        "usage counts 6442450941 tokens in an answer of ",
+        "usage counts 6442450941 tokens in a response of ",
         [1, 1, 1],
     ),
     "index_huge": (
@@ -165,7 +165,7 @@ def test_text_at_any_depth_is_read_or_makes_that_answer_malformed(
         (b'{"x":%b' % DEEP, TOO_DEEP),
         (b'{"usage":{"completion_tokens":-1}}', LEAST_SAID),
         (b'{"choices":[{"text":"a"}],"usage":{"completion_tokens":2000000000}}',
-         "usage counts 2000000000 tokens in an answer of 67 bytes"),
+         "usage counts 2000000000 tokens in a response of 67 bytes"),
     ],
 )  # fmt: skip
 def test_an_answer_in_one_piece_is_bounded_too(body: bytes, begins: str) -> None:
@@ -213,7 +213,7 @@ def generated(count: Any, **meta: Any) -> bytes:
         (generated(-1), "event 1: Expected `int` >= 0 - at `$[0].meta_info.completion_tokens`"),
         (generated(2, prompt_tokens=2**40), "event 1: Expected `int` <= 2147483647 - at `$[0].meta_info.pro"),
         (generated(2, cached_tokens=2**40), "event 1: Expected `int` <= 2147483647 - at `$[0].meta_info.cac"),
-        (generated(MOST), "usage counts 2147483647 tokens in an answer of "),
+        (generated(MOST), "usage counts 2147483647 tokens in a response of "),
         (b'data: {"output_ids":%b\n\n' % DEEP, f"event 1: {TOO_DEEP}"),
         (b'data: {"meta_info":{"x":%b\n\n' % DEEP, f"event 1: {TOO_DEEP}"),
     ],

@@ -93,7 +93,7 @@ def test_the_prompts_are_named_by_kind_and_file(facts: dict[str, Any], prompts: 
             run(None, {"range_ratio": "0.2", "compat": "sglang"}, data=BOTH),
             [
                 "lengths: prompts 819 to 1,229 tokens, mean 1,023.4 sent (P50 1,023, P90 1,229, P99 1,229), "
-                "uniform by --random-range-ratio 0.2 (compat sglang); answers 819 to 1,229 tokens, mean "
+                "uniform by --random-range-ratio 0.2 (compat sglang); outputs 819 to 1,229 tokens, mean "
                 "1,023.4 sent (P50 1,023, P90 1,229, P99 1,229), uniform by --random-range-ratio 0.2 (compat "
                 "sglang)"
             ],
@@ -109,7 +109,7 @@ def test_the_prompts_are_named_by_kind_and_file(facts: dict[str, Any], prompts: 
             of_file(data=made_data.data(input=SPREAD)),
             [
                 "lengths: prompts 819 to 1,229 tokens, mean 1,023.4 sent (P50 1,023, P90 1,229, P99 1,229); "
-                "answers 11 tokens each"
+                "outputs 11 tokens each"
             ],
         ),
         "lengths that only the server knows": (
@@ -123,7 +123,7 @@ def test_the_prompts_are_named_by_kind_and_file(facts: dict[str, Any], prompts: 
         "some without a limit": (
             of_file(data=made_data.data(output=made_data.lengths(11, 11, 11, known=300))),
             [
-                "lengths: prompts 100 tokens each; answers 11 tokens each; 20 of 320 requests without a "
+                "lengths: prompts 100 tokens each; outputs 11 tokens each; 20 of 320 requests without a "
                 "length of their own"
             ],
         ),

@@ -343,7 +343,7 @@ def test_those_cancelled_are_counted_of_those_planned(after: str) -> None:
         f"cancelled as planned: {count} of {count + 1} (25 % of the requests) after {point}, "
         "0.50 ms late on average",
         "not cancelled: 1 of these ended before, or failed",
-        f"figures are of the {REQUESTS - count} requests that were answered in full",
+        f"figures are of the {REQUESTS - count} requests that completed",
     ]
 
 

@@ -187,7 +187,7 @@ def test_what_answers_report_of_themselves_is_one_line() -> None:
     ]
     whole = report.render_report(Result(case.facts, case.records))
     assert "server-reported figures: as its responses report them" in whole
-    assert "TTFT, prompt by answer" in whole
+    assert "TTFT, prompt by response" in whole
 
 
 def test_colours_are_of_states_verdict_and_doubts_alone() -> None:

@@ -69,10 +69,10 @@ def write_page(tmp_path: Path, *words: str) -> str:
 @pytest.mark.parametrize(
     ("words", "panels"),
     [
-        ([AZURE], ["arrivals", "dispersion", "prompts", "answers", "lengths"]),
-        ([MOONCAKE], ["arrivals", "prompts", "answers", "lengths", "reuse"]),
+        ([AZURE], ["arrivals", "dispersion", "prompts", "outputs", "lengths"]),
+        ([MOONCAKE], ["arrivals", "prompts", "outputs", "lengths", "reuse"]),
         ([str(EXAMPLES / "conversations.jsonl")], ["prompts", "reuse", "sessions", "pauses"]),
-        ([AZURE, MOONCAKE], ["arrivals", "dispersion", "prompts", "answers", "lengths", "reuse"]),
+        ([AZURE, MOONCAKE], ["arrivals", "dispersion", "prompts", "outputs", "lengths", "reuse"]),
     ],
 )
 def test_a_page_has_a_picture_of_all_that_is_known(

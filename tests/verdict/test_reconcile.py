@@ -122,7 +122,7 @@ def test_tokens_of_failures_have_a_row_of_their_own() -> None:
 
 @pytest.mark.parametrize(
     ("figure", "told"),
-    [("TTFT by answer, mean", {"server_ttft_ns": 9}), ("queue by answer, mean", {"server_ttft_ns": 9})],
+    [("TTFT by response, mean", {"server_ttft_ns": 9}), ("queue by response, mean", {"server_ttft_ns": 9})],
 )
 def test_what_answers_do_not_tell_is_not_made_up(figure: str, told: dict[str, int]) -> None:
     metrics, records = run(answer(0, **told))

@@ -26,7 +26,7 @@ _ONLY: dict[str, tuple[tuple[bytes, ...], str]] = {
     "n": ((b"1", b"null"), _ONE_ANSWER),
     "best_of": ((b"1", b"null"), _ONE_ANSWER),
     "use_beam_search": ((b"false", b"null"), _ONE_ANSWER),
-    "echo": ((b"false", b"null"), "the prompt would be counted as the answer: leave it out"),
+    "echo": ((b"false", b"null"), "the prompt would be counted as output: leave it out"),
 }
 
 

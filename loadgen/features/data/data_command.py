@@ -218,7 +218,7 @@ class PlanPreview(msgspec.Struct, frozen=True):
         how = " (by the tokenizer, without its chat template)" if self.counted is not None else ""
         unknown = "known only to the server; --tokenizer DIR counts them here"
         yield "prompts", describe_lengths(self.input, len(made), unknown) + how
-        yield "answers", describe_lengths(facts.output, len(made), "as long as the model makes them")
+        yield "outputs", describe_lengths(facts.output, len(made), "as long as the model makes them")
         if facts.reuse is not None:
             of = "of the prompt tokens, in a cache that is empty at first and without a limit"
             yield "prefix reuse", f"{100 * facts.reuse:.1f} % {of}"

@@ -123,11 +123,11 @@ def describe_difference(own: Fingerprint, baseline: Fingerprint, name: str) -> s
     both = () if why else zip(own.answers, baseline.answers, strict=True)
     pairs = [(a, b) for a, b in both if a.usable and b.usable]
     if not pairs:
-        return f"answers not compared with {name}: {why or 'no prompt was answered by both'}"
+        return f"outputs not compared with {name}: {why or 'no prompt was completed by both'}"
     by_token = all(a.token_ids and b.token_ids for a, b in pairs)
     differences = [found for a, b in pairs if (found := find_difference(a, b, by_token)) is not None]
     if not differences:
-        return f"the same answers as {name} to all {len(pairs)} prompts"
+        return f"the same outputs as {name} to all {len(pairs)} prompts"
     equal, length = (statistics.median_low(column) for column in zip(*differences, strict=True))
     basis = f"median of {format_count(len(differences), 'prompt')}"
     if same := len(pairs) - len(differences):
@@ -153,7 +153,7 @@ def render_lines(own: Fingerprint) -> list[str]:
         return [f"fingerprint: none: {own.missing}"]
     cut = [answer.cut for answer in own.answers if answer.cut]
     right, expected = count_right(own)
-    line = f"fingerprint: {len(own.judged)} of {len(own.answers)} greedy prompts answered"
+    line = f"fingerprint: {len(own.judged)} of {len(own.answers)} greedy prompts completed"
     if expected:
         line += f", {right} of {expected} plain questions as expected"
     if cut:
@@ -184,7 +184,7 @@ def _report_flaw(kind: Flaw, own: Fingerprint, reference: Fingerprint | None) ->
         return []
     compared = f" (of the baseline's: {len(there)})" if reference is not None else ""
     example = f": {_quote_beginning(flawed[0].text)}" if flawed[0].text.strip() else ""
-    return [f"{len(flawed)} of {count} answers are {kind.value}{compared}{example}"]
+    return [f"{len(flawed)} of {count} outputs are {kind.value}{compared}{example}"]
 
 
 def _describe_lost_answers(own: Fingerprint, reference: Fingerprint) -> list[str]:
@@ -200,7 +200,7 @@ def _describe_lost_answers(own: Fingerprint, reference: Fingerprint) -> list[str
         return []
     wrong = next(answer for answer in answers if not _is_right(answer))
     example = f"{_quote_beginning(wrong.prompt)} → {_quote_beginning(wrong.text)}"
-    return [f"{len(kept)} right of {len(answers)} plain questions that the baseline answers: {example}"]
+    return [f"{len(kept)} right of {len(answers)} plain questions that the baseline gets right: {example}"]
 
 
 def _is_right(answer: GreedyAnswer) -> bool:

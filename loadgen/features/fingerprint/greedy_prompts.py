@@ -58,7 +58,7 @@ def take_fingerprint(
         if outcome.interrupted or not outcome.records.ok.any():
             stopped = outcome.signal and f"{signals.explain_stop(outcome.signal)} before it was taken"
             return make_empty_fingerprint(stopped or "every request failed")
-        with display.waiting("answers to the greedy prompts", LIMIT_S):
+        with display.waiting("outputs for the greedy prompts", LIMIT_S):
             learned[key] = ask_prompts(access, subject, made, hide=access.secrets.hide)
     answers: Fingerprint = learned[key]
     return answers
@@ -77,7 +77,7 @@ def ask_prompts(
     masks the secrets in what the server writes.
     """
     if subject.engine.simulated:
-        return make_empty_fingerprint("the embedded engine's answers are made up")
+        return make_empty_fingerprint("the embedded engine's outputs are made up")
     api = GreedyApi(subject, plan.dialect, plan.path, plan.profile.stream, plan.adaptation, hide)
     return access.loop.run(_ask_all(access, api, limit_s))
 

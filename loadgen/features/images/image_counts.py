@@ -55,7 +55,7 @@ def count_image_tokens(facts: Facts, records: Records) -> tuple[Int64, str]:
     "the server's count of prompt tokens does not change with images: less than one token an image more than "
     "the same text without them, or none in its details",
     "check that the model takes images and that nothing before it (a gateway, a chat template) drops them; a "
-    "server that only leaves them out of its count answers them all the same: ask it about one",
+    "server that only leaves them out of its count uses them all the same: ask it about one",
 )
 def images_ignored(run: RunEvidence) -> Evidence | None:
     """Find evidence that the server counts no tokens for the images."""

@@ -225,7 +225,7 @@ class SelftestLoad(msgspec.Struct, frozen=True):
     def words(self) -> str:
         """The load in words: 256 streams × 50 tok/s."""
         pace = f"{1000 * self.tokens_per_message / self.interval_ms:g} tok/s"
-        each = f", {self.tokens_per_message} tokens a message" if self.tokens_per_message > 1 else ""
+        each = f", {self.tokens_per_message} tokens a chunk" if self.tokens_per_message > 1 else ""
         return f"{format_count(self.streams, 'stream')} × {pace}{each}"
 
 
@@ -322,7 +322,7 @@ def _find_capacity(
 def calibrate(load: SelftestLoad, client: SelftestClient, budget_s: float) -> tuple[Calibration, Capacity]:
     """Measure a client's errors in 40 % of `budget_s` and its capacity in the rest, and return both.
 
-    Raises MeasureError if no answer came whole.
+    Raises MeasureError if no response came whole.
     """
     begin_ns = clock.now_ns()
     messages = max(_LEAST_MESSAGES, round(_REQUEST_S * 1e3 / load.interval_ms))
@@ -330,7 +330,7 @@ def calibrate(load: SelftestLoad, client: SelftestClient, budget_s: float) -> tu
     seen, health = run_trial(load, client, max(1, round(0.4 * budget_s / wave_s)), messages)
     if not len(seen.gap[0]):
         raise MeasureError(
-            f"no answer came whole over {client.words} at {load.words} ({seen.failed} of {seen.requests} "
+            f"no response came whole over {client.words} at {load.words} ({seen.failed} of {seen.requests} "
             f"failed{'; ' * bool(seen.first_error)}{seen.first_error}): give fewer --streams"
         )
     cpu_us_per_token = health.cpu_ns / 1e3 / max(seen.tokens, 1)
@@ -396,7 +396,7 @@ def make_transport_passage(measured: Calibration, title: str) -> Passage:
         capacity = (
             f"{least}{measured.capacity_tokens_per_s:,.0f} tok/s, on {measured.capacity_streams:,} streams"
         )
-    errors = {"TTFT": measured.ttft, "message gap": measured.gap, "E2E": measured.e2e}
+    errors = {"TTFT": measured.ttft, "chunk gap": measured.gap, "E2E": measured.e2e}
     body = [
         (name, *(_format_error(error, us) for us in (error.median_us, error.p99_us, error.max_us)))
         for name, error in errors.items()
@@ -404,7 +404,7 @@ def make_transport_passage(measured: Calibration, title: str) -> Passage:
     reads, cpu_us = measured.events_per_read, measured.cpu_us_per_token
     facts = (
         ("capacity", capacity),
-        ("messages a read", f"{reads:.4f}"),
+        ("chunks per read", f"{reads:.4f}"),
         ("CPU per token", f"{cpu_us:.1f} µs"),
     )
     return Passage(title, facts=facts, table=make_table(("error", "median", "P99", "max"), body))

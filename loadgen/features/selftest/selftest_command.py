@@ -124,8 +124,8 @@ def selftest_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--streams", type=_COUNT, default=USUAL_STREAMS, metavar="N", help="streams (default %(default)s)")
-    add("--interval-ms", type=_POSITIVE, default=20.0, metavar="MS", help="ms between messages (default 20)")
-    add("--tokens-per-message", type=_COUNT, default=1, metavar="K", help="tokens of a message (default 1)")
+    add("--interval-ms", type=_POSITIVE, default=20.0, metavar="MS", help="ms between chunks (default 20)")
+    add("--tokens-per-message", type=_COUNT, default=1, metavar="K", help="tokens per chunk (default 1)")
     add("--input-len", type=_COUNT, default=64, metavar="N", help="prompt tokens (default 64)")
     add(
         "--transport",
@@ -160,13 +160,13 @@ class Mode(msgspec.Struct, frozen=True):
 
 
 MODES = (
-    Mode("a token a message"),
-    Mode("a token a message, chat", chat=True),
-    Mode("4 tokens a message", ("--tokens-per-message", "4")),
-    Mode("4 messages a write", ("--messages-per-write", "4")),
-    Mode("a message in 3 writes", ("--pieces", "3")),
-    Mode("messages with a role alone", ("--extra", "role"), chat=True),
-    Mode("messages with usage alone", ("--extra", "usage")),
+    Mode("a token a chunk"),
+    Mode("a token a chunk, chat", chat=True),
+    Mode("4 tokens a chunk", ("--tokens-per-message", "4")),
+    Mode("4 chunks a write", ("--messages-per-write", "4")),
+    Mode("a chunk in 3 writes", ("--pieces", "3")),
+    Mode("chunks with a role alone", ("--extra", "role"), chat=True),
+    Mode("chunks with usage alone", ("--extra", "usage")),
     Mode("comments (pings)", ("--extra", "ping")),
     Mode("empty texts", ("--extra", "empty")),
     Mode("a stall of 100 ms", ("--stall-ms", "100")),
@@ -198,7 +198,7 @@ def find_fault(seen: Seen, tokens: int) -> str:
     if seen.failed:
         return f"{seen.failed} of {seen.requests} failed, the first with {seen.first_error}"
     if seen.unlike:
-        return f"{seen.unlike} of {seen.requests} answers with more or fewer messages than were sent"
+        return f"{seen.unlike} of {seen.requests} responses with more or fewer chunks than were sent"
     return "ok" if seen.tokens == tokens else f"{seen.tokens} tokens of {tokens}"
 
 

@@ -50,7 +50,7 @@ _Seconds = Annotated[float, msgspec.Meta(ge=0, le=parsing.YEAR_S)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=parsing.MOST_TOKENS)]
 _INPUTS = ("user_message", "tool_result")
 _UNTIMED = "a row has no time of its own: requests follow the session's arrival by the waits for tools alone"
-_NO_TOKEN = "no token in the prompt or in the answer"
+_NO_TOKEN = "no token in the prompt or in the output"
 
 
 class WekaRequest(msgspec.Struct, gc=False, rename={"prompt": "in", "answer": "out"}):
@@ -111,7 +111,7 @@ def read_weka(lines: Lines) -> TraceRows:
         except OverflowError:
             raise lines.refusal(i, "hash_ids holds a number of more than 63 bits") from None
     if not len(columns):
-        raise lines.file.refusal("no request has tokens in its prompt and in its answer")
+        raise lines.file.refusal("no request has tokens in its prompt and in its output")
     left_out = found - len(columns)
     return columns.make_sessions(
         lines,
@@ -261,7 +261,7 @@ def read_tracelab(lines: Lines) -> TraceRows:
             lens = (each.input_len, each.output_len)
             columns.add(kept[0].begin_ns + begin_ns, lens, each.number, number)
     if not len(columns):
-        raise lines.file.refusal("no round has tokens in its prompt and in its answer")
+        raise lines.file.refusal("no round has tokens in its prompt and in its output")
     return columns.make_sessions(
         lines,
         file_rows=found,

@@ -32,8 +32,8 @@ _MOST_SPANS = 2_000_000  # 2 GiB of memory if all are calls of models
 _OFF_NS = 100 * MS_NS  # of two machines' clocks; an agent's calls are seconds long
 _NO_LENGTH = "a call of a model without its tokens, and without messages"
 _LIMITED = (
-    "{} recorded the limit of the answer and not its length: the limit is what is asked for; with "
-    "--no-ignore-eos answers end by themselves"
+    "{} recorded the limit of the output and not its length: the limit is what is requested; with "
+    "--no-ignore-eos responses end by themselves"
 )
 
 

@@ -73,7 +73,7 @@ _NOT_SENT = (
     "the recorded messages are not sent, but prompts of their lengths: --backend openai-chat sends them"
 )
 _NOT_LIVE = (
-    "--assistant live sends the server's answers back, and the prompts of {file} are made of lengths alone, "
+    "--assistant live sends the server's outputs back, and the prompts of {file} are made of lengths alone, "
     "without messages: leave it out"
 )
 _NO_SESSIONS = "--trace-replay closed: the format of {file} has no sessions whose requests wait: leave it out"
@@ -203,7 +203,7 @@ def _make_replayed(
         made, source, text = ReplayedWords(trace, picked, content, counts), "", "common words"
     unsent = {*inputs.profile.sampling, *inputs.dialect.lacks}
     if sampling := [name for name in made.features if name not in unsent]:
-        notes.append(f"answers are sampled as each was recorded: {', '.join(sampling)}")
+        notes.append(f"outputs are sampled as each was recorded: {', '.join(sampling)}")
     if form == WORDS:
         notes.append(f"prompts of words: {counts.explanation}")
     return MadeRequests(made, trace.hashes, ids_source=source, text=text, notes=tuple(notes))

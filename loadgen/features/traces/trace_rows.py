@@ -43,7 +43,7 @@ ANY_BLOCKS = (*BLOCKS, 32, 128, 256, 1024, 2048, 8, 4)
 _SENT_AS = "each request is sent at its own time, and its prompt is made of its lengths and hashes"
 _UNREAD = ("session_id", "delay", "messages", "text_input")
 _MOST_DIGITS = 18  # of a number of tokens, so that 64 bits hold it
-FAILED = "failed when recorded: no token was answered"
+FAILED = "failed when recorded: no output token"
 EMPTY = "no token in the prompt"
 NO_SAMPLING = -1
 # Lengths are the trace's own, and APIs do not agree on what log-probabilities are asked for by.
@@ -196,7 +196,7 @@ def read_rows(lines: Lines, rows: Iterable[TimedRow], unit_ns: float, block: int
         except OverflowError:
             raise lines.refusal(i, "hash_ids holds a number of more than 64 bits") from None
     if not len(columns):
-        raise lines.file.refusal("no row has tokens in its prompt and in its answer")
+        raise lines.file.refusal("no row has tokens in its prompt and in its output")
     left_out = dict(sorted(skipped.items()))
     return columns.make(lines.path, lines.digest(), block, file_rows=count, skipped=left_out)
 

@@ -26,7 +26,7 @@ from loadgen.features.traces.trace_rows import NO_SAMPLING, Length, RecordedFiel
 
 VERSION = 1
 HEAD_KEY = "workload"  # of the first row alone
-_ENDLESS = "the log has no ends of its {:,} calls: a pause between two turns includes the first one's answer"
+_ENDLESS = "the log has no ends of its {:,} calls: a pause between turns includes the first one's response"
 _CANCELLED = "{:,} calls were cancelled by their clients"
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=parsing.YEAR_S)]
 _Hash = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]

@@ -15,7 +15,7 @@ from loadgen.base.text import quote_value
 from loadgen.plan.profile import list_shipped
 
 _USAGE = """\
-loadgen completion bash|zsh|fish: print a script that completes verbs, flags
+loadgen completion bash|zsh|fish: print a script that completes commands, flags
 and profiles in that shell
 
   eval "$(loadgen completion bash)"      in ~/.bashrc; of zsh, in ~/.zshrc

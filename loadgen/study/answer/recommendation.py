@@ -321,7 +321,7 @@ def judge_constraints(candidate: Candidate, contest: Contest, asked: AnswerReque
         _judge_fits(candidate, asked),
         _judge_objectives(candidate, contest, asked),
         _judge_kl(candidate, asked),
-        Judged(None, broken, wanted="answers like the baseline's") if broken else None,
+        Judged(None, broken, wanted="outputs like the baseline's") if broken else None,
     )
     return [judged for judged in every if judged is not None]
 

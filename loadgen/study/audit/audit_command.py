@@ -215,7 +215,7 @@ def _make_run_passage(audited: RunFindings, explain: bool) -> Passage | None:
         if explain:
             facts += [("  condition", finding.rule.condition), ("  remedy", finding.rule.remedy)]
     facts += [("notes", ", ".join(notes))] * bool(notes)
-    facts += [("remark", remark) for remark in remarks]
+    facts += [("note", remark) for remark in remarks]
     names = (cut_middle(each, _LONGEST_NAME) for each in (name, run.load.name) if each)
     return Passage(f"{', '.join(names)}: {audited.verdict}", facts=tuple(facts))
 
@@ -233,7 +233,7 @@ def _list_remarks(findings: Sequence[RunFindings], explain: bool) -> Iterator[st
         yield from _tally_reasons("weights of", (f"{each.model}: {each.weights.how}" for each in ceilings))
         return
     remarks = (remark for audited in findings for remark in audited.reported.remarks)
-    yield from _tally_reasons("remark on", remarks)
+    yield from _tally_reasons("note on", remarks)
     if any(audited.findings for audited in findings):
         yield "details: --explain (each doubt's condition and remedy, and the weights assumed)"
 

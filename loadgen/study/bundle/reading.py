@@ -49,10 +49,10 @@ PARTS, TEXTS, OTHERS = "parts", "quality/*.jsonl.gz", "*"
 # why they are no parts; TEXTS are with --with-text.
 KINDS = {
     PARTS: (rf"(?:{_NAMES})|(?:failed|quality|quality/failed)/[^/]+\.json", ""),
-    TEXTS: (r"quality/[^/]+\.jsonl\.gz", "prompts and answers, by token: --with-text"),
-    "server.log": (r"server\.log", "engines print prompts, answers and keys"),
+    TEXTS: (r"quality/[^/]+\.jsonl\.gz", "prompts and outputs, by token: --with-text"),
+    "server.log": (r"server\.log", "engines print prompts, outputs and keys"),
     "requests.jsonl": (r"requests\.jsonl", "`loadgen export` makes it of the arrivals"),
-    "journal-*.bin": (r"journal[^/]*\.bin", "it has the answers' texts"),
+    "journal-*.bin": (r"journal[^/]*\.bin", "it has the outputs' texts"),
     OTHERS: (r"[^/]*", "no part of a run"),
 }
 

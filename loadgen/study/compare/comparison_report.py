@@ -219,7 +219,7 @@ def make_passage(comparison: ComparedLoad, number: int) -> Passage:
             reasons.setdefault(effect.why, []).append(line.name)
     shared = {why: names for why, names in reasons.items() if len(names) > 1}  # why rows have no verdict
     marks = [(mark, line.name) for line in comparison.lines for mark in line.marks if mark != line.broken]
-    marks += [(f"answers: {line.answers}", line.name) for line in comparison.lines if line.answers]
+    marks += [(f"outputs: {line.answers}", line.name) for line in comparison.lines if line.answers]
     turns = make_turn_table(comparison)
     return Passage(
         title,

@@ -127,7 +127,7 @@ def impossible_order(run: AuditedRun) -> Evidence | None:
 
 @invalid(
     "longer-than-the-run",
-    "a TTFT or an E2EL is longer than the duration of the run that all requests were sent and answered in",
+    "a TTFT or an E2EL is longer than the duration of the run that all requests were sent and ended in",
     "latencies and duration are of different runs, or in different units",
 )
 def longer_than_the_run(run: AuditedRun) -> Evidence | None:
@@ -148,7 +148,7 @@ def longer_than_the_run(run: AuditedRun) -> Evidence | None:
 
 @invalid(
     "counts-disagree",
-    "more requests answered and failed than were sent, by the client's own file",
+    "more requests completed and failed than were sent, by the client's own file",
     "figures of two runs were mixed, or edited by hand: get the client's own result file",
 )
 def counts_disagree(run: AuditedRun) -> Evidence | None:
@@ -156,7 +156,7 @@ def counts_disagree(run: AuditedRun) -> Evidence | None:
     n, asked, failed = run.requests, _count_sent(run), run.figure("failed") or 0.0
     if n is None or asked is None or run.reported.told_by == PAGE or n + failed <= asked:
         return None
-    return f"{n:.0f} answered and {failed:.0f} failed of {asked:.0f} requests"
+    return f"{n:.0f} completed and {failed:.0f} failed of {asked:.0f} requests"
 
 
 def _find_disorder(run: AuditedRun, key: str, word: str) -> Iterator[Evidence]:
@@ -348,7 +348,7 @@ many_failures = invalid(
 
 @suspect(
     "single-request",
-    "one request was answered; and vLLM's client of 2025 sends the first prompt once before, as a test, so "
+    "one request was completed; and vLLM's client of 2025 sends the first prompt once before, as a test, so "
     "that a prefix cache has all of it",
     "measure at least ten",
 )

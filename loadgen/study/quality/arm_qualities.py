@@ -122,7 +122,7 @@ def describe_quality(quality: Quality, margin: float) -> str:
     if quality.kl is not None:
         parts = [f"KL {format_spread(quality.kl)} nats a token"]
     elif quality.same_answers is not None:
-        parts = [f"{format_spread(quality.same_answers, 100)} % of greedy answers the same"]
+        parts = [f"{format_spread(quality.same_answers, 100)} % of greedy responses the same"]
     if quality.agreement is not None:
         parts.append(f"{format_spread(quality.agreement, 100)} % top-1 agreement")
     return "; ".join([*parts, *([] if verdict is None else [verdict.text])])
@@ -184,17 +184,17 @@ def _write_bits(row: RowQuality) -> str:
 def _list_quality_notes(row: RowQuality) -> Iterator[str]:
     quality, verdict = row.quality, row.verdict
     if verdict is not None and (kl := quality.kl) is not None:
-        sampled = f"{kl.tokens:,} tokens of {kl.answers:,} answers"
+        sampled = f"{kl.tokens:,} tokens of {kl.answers:,} responses"
         yield f"{row.name}: {verdict.text}, {sampled}; KL {describe_usual_kl(kl.mean)}"
         if kl.highest:
             rare = f"at most {100 * bound_share(0, kl.answers):.2g} % of prompts are worse (95 %)"
-            found = (f"worst answer {kl.highest[0]:.3g} nats a token, {rare}", describe_tail(kl, row.margin))
-            yield f"{row.name}: {'; '.join(filter(None, found))}"
+            worst = f"worst response {kl.highest[0]:.3g} nats a token, {rare}"
+            yield f"{row.name}: {'; '.join(filter(None, (worst, describe_tail(kl, row.margin))))}"
         if kl.direction == BACKWARD:
             yield f"{row.name}: KL(candidate‖reference), since its server cannot score"
     if quality.same_answers is not None:
         count, most = quality.settings.get("answers"), quality.settings.get("answer_tokens")
-        yield f"{row.name}: {count} greedy answers of {most} tokens at most, up to the first that differs"
+        yield f"{row.name}: {count} greedy responses of {most} tokens at most, up to the first that differs"
     reasons: dict[str, list[str]] = {}
     for key, (title, _) in _COLUMNS.items():
         if key in quality.why:

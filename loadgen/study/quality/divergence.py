@@ -263,7 +263,7 @@ def _list_score_doubts(answers: Sequence[SampledAnswer], own: Sequence[TokenScor
     ratio = ClusterMean.of([np.exp(-d) for d in off])
     if is_not_one(ratio):
         yield (
-            "the log-probabilities of its own answers are not those of its samples (the mean ratio is "
+            "the log-probabilities of its own responses are not those of its samples (the mean ratio is "
             f"{ratio.mean:.4g}, 1 is expected): {_PROCESSED}"
         )
         return
@@ -281,11 +281,11 @@ def _list_score_doubts(answers: Sequence[SampledAnswer], own: Sequence[TokenScor
         )
 
 
-_FEW = "an interval needs two answers: pass more --tokens"
+_FEW = "an interval needs two responses: pass more --tokens"
 _FEW_SEGMENTS = "an interval needs two segments of text: pass a longer --text"
 _NOT_SCORED = "no text was scored"
 _NO_FIRSTS = "a server does not report its first choices in a prompt"
-_NO_IDS = "a server returns no token ids, so greedy answers are compared as texts"
+_NO_IDS = "a server returns no token ids, so greedy responses are compared as texts"
 _IMPOSSIBLE = (
     "tokens that one server sampled are impossible by the other's log-probabilities, which are truncated: "
     "start vLLM with --logprobs-mode raw_logprobs"
@@ -317,7 +317,7 @@ def judge_contents(
     """
     held, reasons, differ = candidate or reference, dict(why or {}), ""
     if reference.header.settings.get(GREEDY):
-        return judge_greedy(reference, candidate, reasons.get("kl", "greedy answers are compared"))
+        return judge_greedy(reference, candidate, reasons.get("kl", "greedy responses are compared"))
     if candidate is None:
         reasons["kl"] = ITSELF
     elif reference.text.take_ids(candidate.text) is None:
@@ -511,7 +511,7 @@ def _estimate_kl(pairs: PairedAnswers, direction: Direction) -> tuple[KlDivergen
 def _estimate_floor(pairs: PairedAnswers) -> MeanInterval | str:
     """Estimate KL from the sampling server's own scores of its answers, or return why it is unknown."""
     if not any(pairs.own):
-        return "the sampling server did not score its own answers"
+        return "the sampling server did not score its own responses"
     differences = _list_differences(pairs.answers, pairs.own)
     if _is_impossible(differences):
         return _IMPOSSIBLE

@@ -279,7 +279,7 @@ def _read_generated(body: bytes, count: int) -> list[_GenerateMeta]:
     return [answer.meta_info for answer in answers]
 
 
-def _check_count(found: int, wanted: int, what: str = "answers to {} prompts") -> None:
+def _check_count(found: int, wanted: int, what: str = "responses to {} prompts") -> None:
     if found != wanted:
         raise msgspec.ValidationError(f"{found} {what.format(wanted)}")
 
@@ -306,7 +306,7 @@ def _make_answer(
         raise NoProbabilities(_NO_SAMPLES)
     if not ids:
         raise NoProbabilities("it returns no ids of sampled tokens")
-    _check_count(len(ids), len(logprobs), "token ids and {} log-probabilities in one answer")
+    _check_count(len(ids), len(logprobs), "token ids and {} log-probabilities in one response")
     highest = [sorted(map(_read_logprob, each), reverse=True)[: max(most, 0)] for each in tops]
     fewest = min(map(len, highest), default=0) if len(tops) == len(logprobs) else 0
     return SampledAnswer(
@@ -634,7 +634,7 @@ def open_servers(
     All of them are with `greedy`, or where one reports no log-probabilities; then prompts are completed, or
     are chats with `chat` or where one server knows only those. Raises MeasureError where one does not answer.
     """
-    engines, why = [each.served.engine for each in sessions], "greedy answers are compared"
+    engines, why = [each.served.engine for each in sessions], "greedy responses are compared"
     lacking = next(
         (each for each in engines if each.name not in PROBABILITY_APIS and not each.unproven), None
     )

@@ -60,20 +60,20 @@ class QualityRequest:
         "/v1/models)", metavar="NAME")] = None
     reference: Annotated[str | None, _quality("file in which --save kept the reference",
         metavar="FILE")] = None
-    save: Annotated[str | None, _quality("keep the answers and scores of a reference in this file; a file "
+    save: Annotated[str | None, _quality("keep the responses and scores of a reference in this file; a file "
         "that is there goes on (with --reference-url: of that server)", metavar="FILE")] = None
     text: Annotated[str | None, _quality("text to score, in UTF-8 (default: the one that is shipped)",
         metavar="FILE")] = None
-    tokens: Annotated[int, _quality(f"number of tokens to sample, in all answers (default {TOKENS})",
+    tokens: Annotated[int, _quality(f"number of tokens to sample, in all responses (default {TOKENS})",
         read=integer_between(1, MOST_TOKENS), metavar="N")] = TOKENS
-    answer_tokens: Annotated[int, _quality(f"most tokens of an answer (default {ANSWER_TOKENS})",
+    answer_tokens: Annotated[int, _quality(f"most tokens of a response (default {ANSWER_TOKENS})",
         read=integer_between(1, MOST_TOKENS), metavar="N")] = ANSWER_TOKENS
     precision: Annotated[float | None, _quality("stop once KL is within ± NATS a token",
         read=number_between(1e-6, _MOST_NATS), metavar="NATS")] = None
     margin: Annotated[float, _quality(f"KL up to NATS a token counts as the same (default {MARGIN})",
         read=number_between(1e-6, _MOST_NATS), metavar="NATS")] = MARGIN
-    chat: Annotated[bool, _quality("sample answers to chats with one message")] = False
-    greedy: Annotated[bool, _quality("compare greedy answers, as without log-probabilities")] = False
+    chat: Annotated[bool, _quality("sample responses to chats with one message")] = False
+    greedy: Annotated[bool, _quality("compare greedy responses, as without log-probabilities")] = False
     # fmt: on
 
     def check(self) -> None:
@@ -87,7 +87,7 @@ class QualityRequest:
                 "it with --save FILE while it is served, and pass --reference FILE later"
             )
         if self.reference is not None and self.save is not None:
-            raise UsageError("--save keeps a reference's answers, and --reference has them: leave out --save")
+            raise UsageError("--save keeps a reference, and --reference has one: leave out --save")
 
 
 _NAMES = frozenset(each.name for each in fields(QualityRequest))
@@ -186,7 +186,7 @@ def open_run(
     run = QualityRun(servers[0], plan, (*servers, None)[1], kept, why={"kl": why} if why else {})
     if request.save is not None and run.reference is not None and not run.candidate.scores:
         raise UsageError(
-            f"--save keeps a reference's answers, and {run.candidate.engine} cannot score them: leave out "
+            f"--save keeps a reference's responses, and {run.candidate.engine} cannot score them: leave out "
             "--save, and it samples itself"
         )
     return run
@@ -218,8 +218,8 @@ def _save_reference(run: QualityRun, path: Path, shown: Display) -> tuple[Refere
     _warn_of_resends(run)
     saved = read_reference(path)
     count = len(saved.answers or saved.greedy)
-    words = f"{format_count(count, 'greedy answer' if saved.greedy else 'answer')} of {saved.header.model}"
-    print_text(clean_text(f"{path}: {words}"), sys.stderr)
+    kind = "greedy response" if saved.greedy else "response"
+    print_text(clean_text(f"{path}: {format_count(count, kind)} of {saved.header.model}"), sys.stderr)
     if signal:
         progress.warn("interrupted: the same command goes on with this file")
     return saved, decide_exit_code(signal=signal, measured=count > 0)
@@ -246,12 +246,12 @@ def _measure(run: QualityRun, shown: Display, margin: float, is_json: bool) -> i
         if not run.is_begun:
             raise
         signal = signals.read_number(stop)
-        run.note_end("interrupted before two answers were scored")
+        run.note_end("interrupted before two responses were scored")
     except MeasureError as error:
         if not run.is_begun:
             raise
         failed = error
-        run.note_end("a server failed before two answers were scored")
+        run.note_end("a server failed before two responses were scored")
     finally:
         shown.close()
     quality = run.judge()
@@ -261,7 +261,7 @@ def _measure(run: QualityRun, shown: Display, margin: float, is_json: bool) -> i
         passage = make_quality_passage([RowQuality(quality.candidate, quality, margin)])
         print_text(clean_text(render_passage(passage)), sys.stdout, end="")
     if signal:
-        progress.warn(f"interrupted: the figures are of {format_count(run.answered, 'answer')}")
+        progress.warn(f"interrupted: the figures are of {format_count(run.answered, 'response')}")
     _warn_of_resends(run)
     if failed is not None:
         progress.warn(run.candidate.access.secrets.hide(str(failed)))

@@ -104,7 +104,7 @@ FIGURES = {
     "kl": ("KL", 1.0),
     "noise_floor": ("", 1.0),
     "agreement": ("top-1 %", 100.0),
-    "same_answers": ("same answers %", 100.0),
+    "same_answers": ("same output %", 100.0),
     "perplexity_ratio": ("perplexity", 1.0),
     "bits_per_byte": ("", 1.0),
 }
@@ -178,7 +178,7 @@ def describe_tail(kl: KlDivergence, margin: float) -> str:
     """Describe how much of KL the answers far beyond the margin hold; "" if none is."""
     far = [nats for nats in kl.highest if nats > FAR * margin]
     share = min(sum(far) / kl.answers / kl.mean, 1.0) if far and kl.mean else 0.0
-    return f"{len(far)} of {kl.answers:,} answers hold {100 * share:.0f} % of KL" if far else ""
+    return f"{len(far)} of {kl.answers:,} responses hold {100 * share:.0f} % of KL" if far else ""
 
 
 def _explain_unseen(kl: KlDivergence, margin: float) -> str:
@@ -196,8 +196,8 @@ def _explain_unseen(kl: KlDivergence, margin: float) -> str:
             return ""
         shorter = max(kl.tokens // needed, 1)
         return (
-            f"of {kl.answers:,} answers none is far off, so up to {100 * share:.2g} % of prompts could be: "
-            f"pass more --tokens or --answer-tokens {shorter}, for {needed:,} answers"
+            f"of {kl.answers:,} responses none is far off, so up to {100 * share:.2g} % of prompts could be: "
+            f"pass more --tokens or --answer-tokens {shorter}, for {needed:,} responses"
         )
     tail = sum(far) / kl.answers
     if kl.mean - tail + share * far[0] <= margin:

@@ -143,8 +143,8 @@ def answer_prompts(
     async def answer_next(client: ProbabilityClient) -> None:
         for prompt in left:
             contents.append([GreedyLine(await client.answer_greedily(prompt, plan.answer_tokens))])
-            what, done = f"greedy answers of {server.model}", len(contents.greedy)
-            show(QualityProgress(what, done, len(every), "answer", begin_ns))
+            what, done = f"greedy responses of {server.model}", len(contents.greedy)
+            show(QualityProgress(what, done, len(every), "response", begin_ns))
 
     _work(server, answer_next)
 
@@ -262,7 +262,7 @@ class AnswerMeasure:
     plan: QualityPlan
     sampled: ReferenceContents
     scores: ReferenceContents  # of these answers by the other server; `sampled` itself where there is none
-    what: str = "answers"  # of the progress
+    what: str = "responses"  # of the progress
     show: Show = show_nothing
     known: Counter[tuple[int, ...]] = field(default_factory=Counter)  # prompts of earlier answers
     numbered: int = 0  # prompts that were taken
@@ -348,7 +348,7 @@ def record_reference(
             return
         if server.scores:
             score_text(server, text, file, show)
-        measure = AnswerMeasure(plan, file, file, f"answers of {server.model}", show)
+        measure = AnswerMeasure(plan, file, file, f"responses of {server.model}", show)
         if plan.chat and server.api.answers_chats:  # which has no ids of a prompt before its answer
             measure.numbered = len(file.answers)
         else:
@@ -392,15 +392,15 @@ class QualityRun:
             )
         greedy, settings = self.candidate.greedy, kept.header.settings
         if greedy is not None and settings.get(GREEDY) and settings.get("chat") is not greedy.dialect.chat:
-            raise UsageError("the reference's answers are of another API: keep it again with --chat")
+            raise UsageError("the reference's responses are of another API: keep it again with --chat")
         if greedy is not None and not settings.get(GREEDY):
             raise UsageError(
-                f"the reference was kept without greedy answers, but {self.why['kl']}: keep it again with "
+                f"the reference was kept without greedy responses, but {self.why['kl']}: keep it again with "
                 "--greedy, in a campaign with greedy = true in [quality]"
             )
         if not (kept.answers or kept.segments or kept.greedy):
             raise UsageError(
-                "--reference: it has no answers yet: go on with it by --save while its server is up"
+                "--reference: it has no responses yet: go on with it by --save while its server is up"
             )
         if not self.candidate.scores:
             raise UsageError(
@@ -454,7 +454,7 @@ class QualityRun:
             self._sides.append(scored)
         most = self.plan.tokens if self.kept is None else min(self.plan.tokens, self.kept.tokens)
         plan = replace(self.plan, tokens=most)
-        self.answers = AnswerMeasure(plan, sampled, scored, f"answers of {what}", self.show)
+        self.answers = AnswerMeasure(plan, sampled, scored, f"responses of {what}", self.show)
         if same is None:
             return
         if self.reference is None:

@@ -279,7 +279,7 @@ def _check_line(line: ReferenceLine) -> ReferenceLine:
         _check_ids(answer.token_ids)
     columns = [answer.logprobs, answer.top, None if line.own is None else line.own.logprobs]
     if any(column is not None and len(column) != count for column in columns):
-        raise msgspec.ValidationError("an answer has columns of different lengths")
+        raise msgspec.ValidationError("a response has columns of different lengths")
     return line
 
 

@@ -97,9 +97,9 @@ def test_one_is_not_plural(capsys: pytest.CaptureFixture[str]) -> None:
     )
     words = ["--trace-format", "mooncake", "--trace-max-input-len", "20"]
     lines = shown(capsys, "f.jsonl", *words).splitlines()
-    assert [line for line in lines if line.startswith(("left out ", "answers "))] == [
+    assert [line for line in lines if line.startswith(("left out ", "outputs "))] == [
         "left out      1 row: longer than --trace-max-input-len",
-        "answers       1 token each",
+        "outputs       1 token each",
     ]
 
 

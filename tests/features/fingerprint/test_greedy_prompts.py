@@ -232,7 +232,7 @@ def test_a_session_is_asked_once_and_every_run_keeps_the_answers(capsys: pytest.
     assert first == second
     assert [answer.text for answer in first.answers] == ["aaz"] * COUNT
     out = capsys.readouterr().out
-    assert out.count("fingerprint: 12 of 12 greedy prompts answered, 0 of 11 plain") == 2
+    assert out.count("fingerprint: 12 of 12 greedy prompts completed, 0 of 11 plain") == 2
     assert "Successful requests:                     4" in out
 
 
@@ -267,7 +267,7 @@ def test_ctrl_c_while_it_is_asked_keeps_the_run_and_ends_the_command(
 @pytest.mark.usefixtures("engines")
 def test_the_embedded_engine_is_not_asked_for_what_it_makes_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "--quiet", "--preset", "instant", *LOAD, "--fingerprint", "--no-observe"]) == 0
-    assert "fingerprint: none: the embedded engine's answers are made up" in capsys.readouterr().out
+    assert "fingerprint: none: the embedded engine's outputs are made up" in capsys.readouterr().out
 
 
 GENERATED = b'data: {"text":"","output_ids":[%b],"meta_info":{"completion_tokens":1%b}}\n\n'
@@ -406,13 +406,13 @@ def test_an_answer_is_one_or_it_is_known_what_it_is_instead(
     assert find_flaw(GreedyAnswer(prompt="p", **answer)) is found
 
 
-LOOPING = "answers are a few tokens repeated to the end"
-NOISY = f"12 of 12 answers are one token throughout, or no text, which NaN logits make: '{BANGS[:24]}'…"
+LOOPING = "outputs are a few tokens repeated to the end"
+NOISY = f"12 of 12 outputs are one token throughout, or no text, which NaN logits make: '{BANGS[:24]}'…"
 NOISY_BESIDE, NOISY_AS_WELL = (NOISY.replace(": '", f" (of the baseline's: {count}): '") for count in (0, 12))
 LOOPS = f"6 of 12 {LOOPING}: 'the the the the the the '…"
 CUT = tuple(replace(answer, text=" I", cut="late") for answer in of().answers)
 TWO_FAILED = tuple(replace(answer, failure="http-status: 500: \x1b[31mno") for answer in of().answers[:2])
-DIFFERENT = "answers not compared with BF16: "
+DIFFERENT = "outputs not compared with BF16: "
 
 
 BROKEN: list[tuple[Fingerprint, Fingerprint | None, list[str]]] = [
@@ -429,14 +429,14 @@ BROKEN: list[tuple[Fingerprint, Fingerprint | None, list[str]]] = [
     (of(*[SENTENCES] * 4), of(LOOP),
      [f"4 of 12 {LOOPING} (of the baseline's: 1): 'It is big. It is big. It'…"]),
     (of("", "", ""), None, []),  # an instruct model may have nothing to add
-    (of("", "", "", " \n"), None, ["4 of 12 answers are empty"]),
+    (of("", "", "", " \n"), None, ["4 of 12 outputs are empty"]),
     (of("", "", "", ""), of("", "", ""), []),
-    (of("", "", ""), of(), ["3 of 12 answers are empty (of the baseline's: 0)"]),
+    (of("", "", ""), of(), ["3 of 12 outputs are empty (of the baseline's: 0)"]),
     (of(*[SALAD] * 12), None, []),
     (of(*[SALAD] * 12), of(*[SALAD] * 12), []),
     (of(*[SALAD] * 5), of(), []),  # half of the questions are enough
     (of(*[SALAD] * 9), of(form=CHAT), []),  # a baseline that was asked otherwise
-    (of(*[SALAD] * 9), of(), ["2 right of 11 plain questions that the baseline answers: "
+    (of(*[SALAD] * 9), of(), ["2 right of 11 plain questions that the baseline gets right: "
      "'The capital of France is' → 'placeAction V tuplemptyu'…"]),
     (make_empty_fingerprint("why not"), of(), []),
     (replace(of(), answers=CUT), of(), []),  # before its answer
@@ -479,7 +479,7 @@ FAILED = Fingerprint(
 @loop_over(
     ("own", "other", "line"),
     [
-        (of(), of(), "the same answers as BF16 to all 12 prompts"),
+        (of(), of(), "the same outputs as BF16 to all 12 prompts"),
         (of(" Paris, of course"), of(" Paris. It is located"),
          "first differs from BF16 after 6 of 21 characters (median of 1 prompt; 11 the same to the end)"),
         (with_ids([1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4]),
@@ -487,14 +487,14 @@ FAILED = Fingerprint(
          "first differs from BF16 after 2 of 4 tokens (median of 3 prompts)"),
         (with_ids([1, 2]), with_ids([1, 2, 3]),
          "first differs from BF16 after 2 of 3 tokens (median of 1 prompt)"),
-        (with_ids([1], [2]), with_ids([3], []), "the same answers as BF16 to all 2 prompts"),  # texts
+        (with_ids([1], [2]), with_ids([3], []), "the same outputs as BF16 to all 2 prompts"),  # texts
         # A cut answer is compared as far as it goes.
         (with_ids([1, 2], [1, 9], cut="late"), with_ids([1, 2, 3, 4], [1, 2, 3, 4]),
          "first differs from BF16 after 1 of 2 tokens (median of 1 prompt; 1 the same to the end)"),
         (of(form=CHAT), of(), f"{DIFFERENT}asked as chat here, as completion there"),
         (of(), OTHER_SET, f"{DIFFERENT}other prompts (set 1 here, 2 there)"),
         (of(), make_empty_fingerprint("no tokenizer"), f"{DIFFERENT}no tokenizer"),
-        (of(), FAILED, f"{DIFFERENT}no prompt was answered by both"),
+        (of(), FAILED, f"{DIFFERENT}no prompt was completed by both"),
     ],
 )  # fmt: skip
 def test_how_far_two_answers_go_together(own: Fingerprint, other: Fingerprint, line: str) -> None:
@@ -506,10 +506,10 @@ def test_the_report_says_what_was_answered_cut_and_broken() -> None:
     broken = of(*[BANGS] * 12)
     broken = replace(broken, answers=(cut, *broken.answers[1:]))
     assert answer_check.render_lines(of()) == [
-        "fingerprint: 12 of 12 greedy prompts answered, 11 of 11 plain questions as expected"
+        "fingerprint: 12 of 12 greedy prompts completed, 11 of 11 plain questions as expected"
     ]
     assert answer_check.render_lines(broken) == [
-        "fingerprint: 12 of 12 greedy prompts answered, 0 of 11 plain questions as expected; "
+        "fingerprint: 12 of 12 greedy prompts completed, 0 of 11 plain questions as expected; "
         "1 cut: no more than 5 s were left for it",
         f"fingerprint: broken? {NOISY}",
     ]

@@ -117,7 +117,7 @@ def test_the_search_finds_the_most_that_is_held(
     [
         (seen(tokens=40), "ok"),
         (seen(tokens=39), "39 tokens of 40"),
-        (seen(tokens=30, unlike=1), "1 of 4 answers with more or fewer messages than were sent"),
+        (seen(tokens=30, unlike=1), "1 of 4 responses with more or fewer chunks than were sent"),
         (seen(failed=2, error="truncated: x"), "2 of 4 failed, the first with truncated: x"),
     ],
 )
@@ -179,7 +179,7 @@ def test_the_load_of_a_run_to_come_is_its_profile_s(keys: dict[str, object], loa
     [
         (SelftestLoad(), "256 streams × 50 tok/s"),
         (SelftestLoad(streams=1, interval_ms=8.0), "1 stream × 125 tok/s"),
-        (SelftestLoad(tokens_per_message=4), "256 streams × 200 tok/s, 4 tokens a message"),
+        (SelftestLoad(tokens_per_message=4), "256 streams × 200 tok/s, 4 tokens a chunk"),
     ],
 )
 def test_a_load_says_what_it_is(load: SelftestLoad, words: str) -> None:

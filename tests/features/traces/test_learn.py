@@ -159,7 +159,7 @@ def test_a_real_log_of_vllm() -> None:
     assert given_up["took"] == 1
     (talk,) = (session["calls"] for session in sessions if len(session["calls"]) == 3)
     assert [call.get("keep", 0) for call in talk] == [0, 200 // BLOCK, 418 // BLOCK]
-    assert head["left_out"] == {"no request for an answer": 1}
+    assert head["left_out"] == {"no request for a response": 1}
     assert (head["without_end"], head["cancelled"]) == (2, 1)
 
 
@@ -169,7 +169,7 @@ def test_a_real_log_of_litellm() -> None:
         [(38, 24), (92, 24), (146, 24)]
     ]
     assert [call["sampling"] for call in sessions[0]["calls"]] == [{"temperature": 0.3}] * 3
-    assert head["left_out"] == {"failed: no answer": 1}
+    assert head["left_out"] == {"failed: no response": 1}
 
 
 SPANS = Path(__file__).parents[2] / "data" / "traces"
@@ -269,7 +269,7 @@ def test_three_times_the_rate_has_the_same_bursts(tmp_path: Path) -> None:
     assert apart["requests/s"] == pytest.approx(3, rel=0.001)
     for window in ("10 ms", "100 ms", "1 s"):
         assert apart[f"dispersion over {window}"] == pytest.approx(1, abs=0.03)
-    assert apart["prompt tokens"] == apart["answer tokens"] == 0
+    assert apart["prompt tokens"] == apart["output tokens"] == 0
 
 
 def test_copies_share_what_sessions_share_and_nothing_else(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_what_was_done_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[
         r"workload      w\.jsonl\.gz: \d+ calls in \d+ sessions",
         r"log           access",
         r"prompts       tokens estimated, 4 bytes of a body a token",
-        r"answers       tokens estimated, 270 bytes of a body a token",
+        r"outputs       tokens estimated, 270 bytes of a body a token",
         r"left out      1 row: no request to a model",
     ):
         assert re.search(f"^{line}$", printed, re.M), line

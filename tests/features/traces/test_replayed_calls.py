@@ -103,7 +103,7 @@ def test_a_log_is_sent_with_its_sampling_and_cancelled_as_it_was(
     assert sorted(after_ns for _, after_ns, _ in run.facts.cancels) == [SECOND // 4, SECOND * 3 // 2]
     report = " ".join(render_report(run).split())
     assert "cancelled as the trace says: 2 of 2 requests, 0." in report
-    assert "answers are sampled as each was recorded: temperature, top_k, min_p, frequency_penalty" in report
+    assert "outputs are sampled as each was recorded: temperature, top_k, min_p, frequency_penalty" in report
 
 
 def write(directory: Path, *calls: dict[str, Any]) -> Path:

@@ -252,7 +252,7 @@ def test_where_answers_part_from_the_baselines_is_told_and_no_mark() -> None:
     assert line(found, found.baseline).answers == ""
     assert not line(found, "FP8").marks
     remarks = comparison_report.make_passage(found, 1).remarks
-    assert any(remark.startswith("FP8: answers: first differs from") for remark in remarks)
+    assert any(remark.startswith("FP8: outputs: first differs from") for remark in remarks)
 
 
 def test_without_scipy_there_are_figures_and_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,12 +73,13 @@ def test_the_table_has_each_row_once_with_verdict_and_why() -> None:
     assert table.notes[1:] == (
         "noise floor: 0.00020 ±0.00010 nats a token",
         "bf16: it is the reference",
-        "fp8: same within 0.01 nats a token, 20,000 tokens of 1,250 answers; KL usual for 6 bits "
+        "fp8: same within 0.01 nats a token, 20,000 tokens of 1,250 responses; KL usual for 6 bits "
         "(llama.cpp's q6_K: 0.0021 to 0.0055)",
-        "nvfp4: undecided: about 9,000 more tokens, 20,000 tokens of 1,250 answers; KL between what is usual "
-        "for 6 bits (llama.cpp's q6_K: 0.0021 to 0.0055) and 4 bits (llama.cpp's q4_K_M: 0.013 to 0.031)",
-        "int2: different by more than 0.01 nats a token, 20,000 tokens of 1,250 answers; KL usual for 2 bits "
-        "(llama.cpp's q2_K: 0.11 to 0.45)",
+        "nvfp4: undecided: about 9,000 more tokens, 20,000 tokens of 1,250 responses; KL between what "
+        "is usual for 6 bits (llama.cpp's q6_K: 0.0021 to 0.0055) and 4 bits (llama.cpp's q4_K_M: 0.013 to "
+        "0.031)",
+        "int2: different by more than 0.01 nats a token, 20,000 tokens of 1,250 responses; KL usual for 2 "
+        "bits (llama.cpp's q2_K: 0.11 to 0.45)",
         "int2: no top-1 %: it reports no first choices",
         "int2: odd",
         "usual KL: of Llama 2 7B and Llama 3 8B to 16 bits (docs/quality.md)",

@@ -102,7 +102,7 @@ def test_where_answers_part_stands_in_the_row() -> None:
     run, words = made_runs.reported(made_runs.run()), "first differs from a after 3 of 48"
     parted = replace(made_runs.line("b", (run,), Decision.SLOWER), answers=words)
     found = made_runs.comparison(made_runs.line("a", (run,)), parted)
-    assert render_page(compose_document([run], [found])).count(f"answers: {words}") == 1
+    assert render_page(compose_document([run], [found])).count(f"outputs: {words}") == 1
 
 
 def test_every_number_of_a_run_is_that_of_its_json() -> None:

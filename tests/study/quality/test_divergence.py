@@ -190,8 +190,8 @@ def test_noise_on_one_of_200_prompts_is_rarely_the_same() -> None:
     assert count_verdicts(0.0, 1250, 4, 1) == {"same": 1}
     few = require(judge_quality(draw_with_rare_garbage(0.0, 314, 16, 1)))
     assert few.text == (
-        "undecided: of 314 answers none is far off, so up to 0.95 % of prompts could be: pass more --tokens "
-        "or --answer-tokens 4, for 1,197 answers"
+        "undecided: of 314 responses none is far off, so up to 0.95 % of prompts could be: pass more "
+        "--tokens or --answer-tokens 4, for 1,197 responses"
     )
 
 
@@ -210,7 +210,7 @@ def test_a_heavy_tail_contradicts_the_same() -> None:
     )
     verdict = require(judge_quality(tailed))
     assert verdict.text == (
-        "undecided: 1 of 1,200 answers hold 100 % of KL, the worst 4 nats a token, and up to 0.39 % of "
+        "undecided: 1 of 1,200 responses hold 100 % of KL, the worst 4 nats a token, and up to 0.39 % of "
         "prompts may: pass more --tokens"
     )
 

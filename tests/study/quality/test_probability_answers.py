@@ -105,7 +105,7 @@ def completion(**choice: Any) -> bytes:
         (completion(logprobs={"token_logprobs": [-1.0]}), NoProbabilities, "no ids"),
         (completion(token_ids=[1, 2], logprobs={"token_logprobs": [-1.0]}), msgspec.DecodeError,
          "2 token ids"),
-        (b'{"choices": []}', msgspec.DecodeError, "0 answers to 1"),
+        (b'{"choices": []}', msgspec.DecodeError, "0 responses to 1"),
         (b'{"choices": [{"token_ids": [-1]}]}', msgspec.DecodeError, ">= 0"),
         (b"<html>", msgspec.DecodeError, "malformed"),
     ],

@@ -85,7 +85,7 @@ def test_two_servers_are_compared(reference: str, candidate: str, capsys: pytest
     code, out, err = run(capsys, *compared(candidate, reference))
     assert (code, err) == (0, "")
     assert out.startswith("Quality, against the reference\n")
-    for part in ("fp8 ", "; KL usual for", "worst answer", "noise floor", "reference: bf16"):
+    for part in ("fp8 ", "; KL usual for", "worst response", "noise floor", "reference: bf16"):
         assert part in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 80
 
@@ -131,7 +131,7 @@ def test_a_kept_reference_gives_the_figures_of_one_that_is_up(
     file = str(tmp_path / "ref.jsonl.gz")
     code, out, err = run(capsys, "--base-url", reference, "--save", file)
     assert (code, out) == (0, "")
-    assert err == f"{file}: 10 answers of bf16\n"
+    assert err == f"{file}: 10 responses of bf16\n"
     kept = measure(capsys, "--base-url", candidate, "--reference", file)
     both = compared(candidate, reference)
     live = measure(capsys, *both)
@@ -250,7 +250,7 @@ def test_without_log_probabilities_greedy_answers_are_compared(
     with ScriptedServer(one) as reference, ScriptedServer(two) as candidate:
         live = measure(capsys, *compared(candidate.base_url, reference.base_url))
         code, _, err = run(capsys, "--base-url", reference.base_url, "--save", file)
-        assert (code, err) == (0, f"{file}: 10 greedy answers of bf16\n")
+        assert (code, err) == (0, f"{file}: 10 greedy responses of bf16\n")
         code, out, _ = run(capsys, "--base-url", candidate.base_url, "--reference", file, "--json")
         assert Quality.model_validate_json(out).same_answers == live.same_answers
     assert require(live.same_answers).mean == pytest.approx(count_same_answers(10))
@@ -381,7 +381,7 @@ def test_what_cannot_be_measured_is_one_line(
         ("--reference {newer}", "is of version 9"),
         ("--reference {other}", "measured on another text"),
         ("--save {other}", "is of another model (m, not bf16)"),
-        ("--reference {empty}", "it has no answers yet"),
+        ("--reference {empty}", "it has no responses yet"),
         ("--reference-url localhost:1", "of --reference-url: --base-url 'localhost:1' is not a valid URL"),
         ("--save a --text missing", "--text missing: No such file"),
         ("--save a --base-url http://localhost:1", "one candidate at a time"),
@@ -419,7 +419,7 @@ def ending(requests: int) -> Callable[[Asked], Answer]:
 
 @pytest.mark.parametrize(
     ("requests", "words"),
-    [(12, "usual KL:"), (3, "fp8: no KL: a server failed before two answers were scored\n")],
+    [(12, "usual KL:"), (3, "fp8: no KL: a server failed before two responses were scored\n")],
 )
 def test_the_end_of_a_server_prints_what_was_measured(
     requests: int, words: str, candidate: str, capsys: pytest.CaptureFixture[str]
@@ -474,7 +474,7 @@ def test_an_interrupted_command_prints_what_was_measured(
         code = cli.main(["quality", *words, "--quiet"])
     printed = capsys.readouterr()
     assert code == 130
-    assert "worst answer" in printed.out
+    assert "worst response" in printed.out
     assert "loadgen: interrupted: the figures are of " in printed.err
 
 

@@ -85,7 +85,7 @@ def learn_parser() -> argparse.ArgumentParser:
     add("--input-bytes", type=_BYTES, default=_INPUT_BYTES, metavar="N",
         help="bytes per token of requests of which only the size is known (default 4)")  # fmt: skip
     add("--output-bytes", type=_BYTES, default=_OUTPUT_BYTES, metavar="N",
-        help="bytes per token of answers of known size alone (default 270, as in a stream)")  # fmt: skip
+        help="bytes per token of responses of known size alone (default 270, as in a stream)")  # fmt: skip
     add("--salt", metavar="TEXT", help="key of the hashes (default: random, and discarded)")
     add("--scale", type=number_between(1e-6, _MOST_COPIES), default=1.0, metavar="X",
         help="multiple of the log's sessions; below 1, that share of them (default 1)")  # fmt: skip
@@ -119,7 +119,7 @@ def main(argv: Sequence[str]) -> int:
             left_out = _read_calls(log, form.read(log, columns, options.path), spool, meter)
             if not spool.calls:
                 whys = ", ".join(f"{count:,} {why}" for why, count in left_out.items())
-                none = f"request that was answered ({whys})" if whys else "request of a model in it"
+                none = f"request that got a response ({whys})" if whys else "request of a model in it"
                 raise log.refusal(f"has no {none}")
             rows = LearnedSessions(spool, salt, options.scale, options.sample, path.parent)
             packed, file = path.name.endswith(_PACKED), cast(IO[bytes], body)
@@ -217,12 +217,12 @@ def _list_passages(file: str, head: WorkloadHead, fidelity: Fidelity | None) -> 
         ("workload", f"{file}: {held}"),
         ("log", head.source),
         ("prompts", f"tokens {head.prompts}"),
-        ("answers", f"tokens {head.answers}"),
+        ("outputs", f"tokens {head.answers}"),
     ]
     if head.cancelled:
         rows.append(("cancelled", f"{head.cancelled:,} by their clients"))
     if head.without_end:
-        rows.append(("no end", f"{head.without_end:,} calls, whose answers count to the pause after them"))
+        rows.append(("no end", f"{head.without_end:,} calls, whose responses count to the pause after them"))
     if head.sampled:
         rows.append(("sample", f"{head.sampled[0]:,} of {head.sampled[1]:,} sessions"))
     if head.scale != 1:

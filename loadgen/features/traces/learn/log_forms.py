@@ -67,7 +67,7 @@ _SEPARATORS = ",;\t"
 CLOSED = 499  # nginx: the client closed the connection
 _GONE = "DC"  # Envoy: downstream connection termination
 _PATHS = ("/completions", "/messages", "/responses", "/generate", "/invocations")
-_NO_REQUEST, REFUSED = "no request to a model", "refused or failed: an answer of status {}"
+_NO_REQUEST, REFUSED = "no request to a model", "refused or failed: a response of status {}"
 # An access log's keys: of nginx's variables, of Envoy's own examples, of Istio and of Envoy's AI gateway.
 _KNOWN: dict[str, tuple[str, ...]] = {
     "time": ("start_time",),
@@ -338,7 +338,7 @@ _ANSWERED = re.compile(
     r"\] Generated response (\S+?)(?: \((streaming \w+)\))?( details)?: output(?:_token_ids)?"
 )
 _PROMPT_IDS = ", prompt_token_ids: "
-_NO_ANSWER = "no request for an answer"
+_NO_ANSWER = "no request for a response"
 _NO_PROMPT = "without a prompt: log it by VLLM_LOGGING_LEVEL=DEBUG"
 _DELTA = "streaming delta"
 _MARKS = ("Received request ", " details: prompt", "Generated response ", "borted")
@@ -357,9 +357,9 @@ _YEAR_NS = 365 * _DAY_NS
 _MOST_KEPT = 1 << 16  # calls of which something is kept for a later line
 _HEAD_LETTERS = 2000  # of a line, in which a request's id ends: prompts may quote such lines
 _END_LETTERS = 100  # of a line, in which why an answer ended stands
-NO_ANSWER, NO_MODEL = "failed: no answer", "no request for an answer of a language model"
+NO_ANSWER, NO_MODEL = "failed: no response", "no request for a response of a language model"
 _KINDS = ("completion", "messages", "responses", "generate_content", "pass_through")
-_CACHED = "answered from LiteLLM's own cache"
+_CACHED = "served from LiteLLM's own cache"
 _LISTS = ("data", "logs", "spend_logs")
 _AWAY = ("client disconnected", "cancelled", "499")
 _SAMPLED = "gen_ai.request."

@@ -131,7 +131,7 @@ _LENGTHS: json_fields.Fields = {
     "asked_input_len": (read_count, "random_input_len"),
     "asked_output_len": (read_count, "random_output_len"),
 }
-_SMEARED = "SGLang's client: ITL is each gap shared by its message's tokens: a stall hides in it"
+_SMEARED = "SGLang's client: ITL is each gap shared by its chunk's tokens: a stall hides in it"
 _FAR = 0.05
 
 

@@ -72,7 +72,7 @@ _TPOT = {"mean_tpot_ms", "median_tpot_ms"}
 _UNKNOWN = re.compile(r"[\s|>#*]{0,20}([A-Za-z][\w ()/%.+-]{1,60}?)\s{0,20}:\s{0,60}[|\s]{0,5}[-+]?\d")
 _PARTS = re.compile(r"Position \d+")
 LAST_LINE = (
-    "SGLang's client: E2E and TPOT run to the last line of the answer, usage included, not to its last token"
+    "SGLang's client: E2E and TPOT run to the last line of the response, usage included, not its last token"
 )
 
 

@@ -284,7 +284,7 @@ def list_remarks(read: Mapping[str, float], values: Mapping[str, Any]) -> Iterat
     if OF_ONE in values:
         yield PER_USER
     if "output_throughput" in read and "output_throughput" not in values:
-        yield "tok/s are of prompts and answers together, as requests/s and their lengths show"
+        yield "tok/s are of prompts and outputs together, as requests/s and their lengths show"
     if SPEED in values:
         yield UNKNOWN_FORMULA
 

@@ -68,7 +68,7 @@ class QualityKind(StrEnum):
 _BEGUN = {
     QualityKind.SAMPLE: "sampling",
     QualityKind.SCORE: "scoring",
-    QualityKind.SCORE_BACK: "scoring its answers by the reference",
+    QualityKind.SCORE_BACK: "scoring its responses by the reference",
 }
 
 

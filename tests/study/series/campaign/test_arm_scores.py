@@ -121,7 +121,7 @@ def test_greedy_answers_are_compared_where_they_are_asked_for(
     assert found.same_answers is not None
     assert found.agreement is not None
     assert 0 < found.same_answers.mean < found.agreement.mean < 1
-    assert "b: 125 greedy answers of 16 tokens at most" in capsys.readouterr().out
+    assert "b: 125 greedy responses of 16 tokens at most" in capsys.readouterr().out
     assert cli.main(["verify", str(the_directory())]) == 0
 
 
