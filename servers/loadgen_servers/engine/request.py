@@ -120,7 +120,7 @@ def parse(raw: bytes, chat: bool, served: ServedModel, limited: bool = False) ->
         message = f"The model `{body.model}` does not exist. Valid aliases: {served.model}."
         raise Refusal("404 Not Found", message, "NotFoundError", "model")
     if (body.n or 1) != 1 or (body.best_of or 1) != 1:
-        raise Refusal(_BAD, "this engine gives one answer per request: n and best_of must be 1", param="n")
+        raise Refusal(_BAD, "this engine gives one response per request: n and best_of must be 1", param="n")
     if body.logprobs is not None and body.logprobs is not False:
         raise Refusal(_BAD, "this engine does not support logprobs", param="logprobs")
     if limited and body.max_tokens is None:

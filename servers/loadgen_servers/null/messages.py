@@ -170,9 +170,9 @@ def _shape(
 
 # Shapes by flag, in the order in which they are applied: the value's shape, the metavar, the help.
 SHAPES: dict[str, tuple[Callable[[str], Shape], str, str]] = {
-    "--tokens-per-message": (_shape(_tokens_per_message, _count), "K", "the rest in the last message"),
-    "--extra": (_shape(_extra, _kind), "KIND", f"a message without a token before each: {', '.join(EXTRAS)}"),
+    "--tokens-per-message": (_shape(_tokens_per_message, _count), "K", "the rest in the last chunk"),
+    "--extra": (_shape(_extra, _kind), "KIND", f"a chunk without a token before each: {', '.join(EXTRAS)}"),
     "--messages-per-write": (_shape(_messages_per_write, _count), "M", "including extra ones"),
-    "--pieces": (_shape(_pieces, _count), "P", "cut each message into P writes, a tick apart"),
-    "--stall-ms": (_shape(_stall, _milliseconds), "MS", "in the middle of each answer"),
+    "--pieces": (_shape(_pieces, _count), "P", "cut each chunk into P writes, a tick apart"),
+    "--stall-ms": (_shape(_stall, _milliseconds), "MS", "in the middle of each response"),
 }

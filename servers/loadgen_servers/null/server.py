@@ -217,7 +217,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--log", type=Path, help="file for the true times, one JSON line a request")
     parser.add_argument("--nagle", action="store_true", help="leave Nagle's algorithm on")
     parser.add_argument("--exit-with-stdin", action="store_true", help="stop when stdin ends")
-    shapes = parser.add_argument_group("shapes of an answer", "applied in this order")
+    shapes = parser.add_argument_group("shapes of a response", "applied in this order")
     for flag, (build, metavar, what) in SHAPES.items():
         shapes.add_argument(flag, dest=flag, type=build, metavar=metavar, help=what)
     return parser
