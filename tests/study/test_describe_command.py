@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders.loops import read_tables
 from builders.required import require
 from loadgen import cli
 from loadgen.base.clock import SECOND_NS
@@ -16,6 +17,7 @@ from loadgen.features.traces.trace_rows import Growth
 from loadgen.figures.workloads import NO_DELAY, LoadColumns, find_ks_distance, measure_reuse
 from loadgen.study.describe_command import read_load
 
+TABLES = read_tables("describe_command")
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 AZURE, MOONCAKE = str(EXAMPLES / "azure_2023.csv"), str(EXAMPLES / "mooncake.jsonl")
 
@@ -91,17 +93,7 @@ def read(file: str, **values: Any) -> LoadColumns:
     return read_load(str(EXAMPLES / file), values, SEED)
 
 
-@pytest.mark.parametrize(
-    ("file", "values", "requests", "block"),
-    [
-        ("mooncake.jsonl", {}, 141, 512), ("bailian.jsonl", {}, 6, 16),
-        ("timed.jsonl", {"trace_format": "timed"}, 6, 16), ("azure_2023.csv", {}, 24, 0),
-        ("azure_2024.csv", {}, 8, 0), ("burstgpt.csv", {}, 5, 0), ("weka.jsonl", {}, 3, 64),
-        ("../../tests/data/traces/tracelab_rounds.jsonl", {}, 14, 16),
-        ("../../tests/data/traces/otel_fan_in.json", {}, 4, 0),
-        ("../../tests/data/traces/otel_genai.jsonl", {}, 7, 16), ("servegen", {}, 2100, 0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("file", "values", "requests", "block"), TABLES["traces"])
 def test_a_trace_is_read_whole(file: str, values: dict[str, Any], requests: int, block: int) -> None:
     load = read(file, **values)
     assert (len(load), load.block_tokens, load.blocks is not None) == (requests, block, block > 0)

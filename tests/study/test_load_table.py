@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from builders import made_data, made_runs
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.base.passages import render_passage
 from loadgen.base.structs import replace
 from loadgen.plan import profile
@@ -17,6 +17,8 @@ from loadgen.report.load_identity import Load
 from loadgen.study import load_table
 from loadgen.study.load_table import LoadRow
 from loadgen.study.repeats import Mean
+
+TABLES = read_tables("load_table")
 
 
 def row(**changes: Any) -> LoadRow:
@@ -44,13 +46,7 @@ def test_rates_alone_have_no_column_of_concurrency() -> None:
     assert [cells[1] for cells in load_table.make_load_table(rows).body] == ["1", "inf"]
 
 
-@loop_over(("changes", "title"), [
-    ({}, "64 in / 16 out, 32 requests"),
-    ({"load": "high"}, "high: 64 in / 16 out, 32 requests"),
-    ({"duration_s": 10.0}, "64 in / 16 out, for 10 s"),
-    ({"shape": "burstiness 0.5", "runs": 3}, "64 in / 16 out, 32 requests, burstiness 0.5, 3 runs each"),
-    ({"input_len": None, "output_len": None, "requests": None}, ""),
-])  # fmt: skip
+@loop_over(("changes", "title"), TABLES["titles"])
 def test_the_title_is_what_rows_have_in_common(changes: dict[str, Any], title: str) -> None:
     assert load_table.describe_common([row(**changes), row(**changes)]) == title
     other = load_table.describe_common(
@@ -130,14 +126,7 @@ def run_row() -> LoadRow:
     return load_table.make_load_row(made_runs.run(requests=60))
 
 
-@loop_over(("tokens", "dips"), [
-    ((100, 190, 350, 600), []),
-    ((100, 190, 185, 190), []),  # as any curve that is full
-    ((100, 300, 280, 250), []),  # overload
-    ((100, 190, 120, 600), ["4 at a time"]),
-    ((100, 50, 120, 600), ["2 at a time"]),
-    ((300, 100, 90, 600), ["2 at a time", "4 at a time"]),
-])  # fmt: skip
+@loop_over(("tokens", "dips"), TABLES["dips"])
 def test_a_throughput_that_falls_and_rises_again_has_a_word(
     tokens: tuple[float, ...], dips: list[str]
 ) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from builders import made_runs
 from builders.comparison_samples import HIGH, cell, cells, run, runs
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.facts.run_facts import Server
 from loadgen.plan import profile
 from loadgen.report.load_identity import Load
@@ -19,6 +19,7 @@ from loadgen.study.compare import run_groups, statistics
 from loadgen.study.compare.statistics import ONE_START, STARTS_UNREPORTED, Units
 from loadgen.study.run_summary import Reported
 
+TABLES = read_tables("run_groups")
 UNNAMED = replace(HIGH, name="")
 
 
@@ -52,13 +53,7 @@ def test_loads_are_told_apart_by_name_else_by_their_facts(
     assert rows(reported) == found
 
 
-@loop_over(("told", "names"), [
-    ([{}, {}], ["a", "a"]),
-    ([{"engine": "vLLM 1"}, {"engine": "vLLM 2"}], ["a (vLLM 1)", "a (vLLM 2)"]),
-    ([{"engine": "vLLM 1"}, {"engine": ""}], ["a", "a"]),
-    ([{"told_by": "page"}, {"told_by": "loadgen"}], ["a (page)", "a (loadgen)"]),
-    ([{"machine": "Thor", "power_mode": "MAXN"}, {"machine": "H20"}], ["a (Thor)", "a (H20)"]),
-])  # fmt: skip
+@loop_over(("told", "names"), TABLES["things"])
 def test_runs_of_one_name_on_other_things_are_other_rows(
     told: list[dict[str, Any]], names: list[str]
 ) -> None:
@@ -175,21 +170,7 @@ def test_names_that_would_be_cut_to_one_have_only_the_keys_they_need() -> None:
 ASKED = replace(HIGH, name="", asked_input_len=2048)
 
 
-@loop_over(("change", "same"), [
-    ({}, True),
-    ({"seed": 3}, True),
-    ({"input_len": 1900.0}, True),  # drawn: the requested length is the same
-    ({"asked_input_len": None}, True),
-    ({"asked_input_len": None, "input_len": 1900.0}, False),
-    ({"asked_input_len": 1024}, False),
-    ({"max_concurrency": 16}, False),
-    ({"max_concurrency": None}, False),  # of ours: no limit
-    ({"request_rate_per_s": 4.0}, False),
-    ({"requests": 50}, False),
-    ({"requests": 50, "duration_s": 10.0}, True),  # sent for a time
-    ({"asked_output_len": 64}, False),
-    ({"shape": "range ratio 0.5"}, False),
-])  # fmt: skip
+@loop_over(("change", "same"), TABLES["loads"])
 def test_loads_are_one_where_nothing_that_was_asked_for_differs(change: dict[str, Any], same: bool) -> None:
     one, other = run("a", 1.0, ASKED), run("a", 1.0, replace(ASKED, **change))
     assert run_groups.is_same_load(one, other) is same

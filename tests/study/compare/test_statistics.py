@@ -20,7 +20,7 @@ from benchmarks.simulated.drifts import (
     order_in_blocks,
 )
 from builders.comparison_samples import cells, run, runs
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions, Decision, Effect
 from loadgen.study.compare.statistics import (
@@ -51,6 +51,7 @@ from loadgen.study.gate.gate_sides import GateSides, list_remarks, make_series
 from loadgen.study.gate.gate_verdict import GateOutcome, GatePlan, judge_gate
 from loadgen.study.run_summary import Reported
 
+TABLES = read_tables("statistics")
 BASELINE = [1001.37, 1013.94, 995.21, 1004.48, 1009.63]
 FASTER = [1043.81, 1050.02, 1038.55, 1049.17, 1041.29]
 NOISY = [1071.63, 951.18, 1102.94, 1012.35, 989.77]
@@ -380,21 +381,7 @@ def drifting(first: int, name: str, **told: Any) -> list[Reported]:
     return at(range(first, first + 8), [run(name, speed, **told) for speed in speeds])
 
 
-@loop_over(
-    ("row", "baseline", "in_blocks"),
-    [
-        ((4, 5, 6, 7), (0, 1, 2, 3), True),
-        ((0, 1, 2, 3), (4, 5, 6, 7), True),
-        ((3, 5, 6, 7), (0, 1, 2, 4), True),
-        ((1, 3, 5, 7), (0, 2, 4, 6), False),
-        ((1, 2, 5, 6), (0, 3, 4, 7), False),
-        ((2, 3, 6, 7), (0, 1, 4, 5), False),
-        ((1, 3), (0, 2), False),
-        ((2, 3), (0, 1), True),
-        ((1,), (0,), False),
-        ((5, 6, 7), (0, 1, 2, 3, 4), True),
-    ],
-)
+@loop_over(("row", "baseline", "in_blocks"), TABLES["orders"])
 def test_sides_are_in_blocks_if_one_is_mostly_before_the_other(
     row: tuple[float, ...], baseline: tuple[float, ...], in_blocks: bool
 ) -> None:

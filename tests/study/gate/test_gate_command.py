@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from builders import made_runs
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen import cli
 from loadgen.base.errors import ExitCode
 from loadgen.study.history import history_command
 from loadgen.study.history.history_command import read_history
 
+TABLES = read_tables("gate_command")
 SEEDS = range(4)
 
 
@@ -44,25 +45,7 @@ def gate(*words: str) -> int:
     return cli.main(["gate", *words])
 
 
-@pytest.mark.parametrize(
-    ("new", "words", "code", "first"),
-    [
-        ({}, [], 0, "gate: not slower by more than 3 %: tok/s (4 pairs)"),
-        ({"speed": 1.3}, [], 0, "gate: not slower by more than 3 %: tok/s (4 pairs)"),
-        ({"speed": 0.8}, [], 5, "gate: slower by more than 3 %: tok/s (4 pairs)"),
-        ({"speed": 0.8}, ["--margin", "50%"], 0, "gate: not slower by more than 50 %: tok/s (4 pairs)"),
-        (
-            {"speed": 0.8},
-            ["--metric", "tpot,ttft_p99", "--margin", "ttft_p99=90%"],
-            5,
-            "gate: slower by more than 3 %: tpot (4 pairs)",
-        ),
-        ({"requests": 152}, [], 7, "gate: incomparable: requests: requests: 152, baseline 160"),
-        ({"concurrency": 4}, [], 7, "gate: incomparable: concurrency: concurrency 4, baseline 8"),
-        ({"failed": 120}, [], 7, "gate: incomparable: new: 4 of 4 runs INVALID: many-failures"),
-    ],
-    ids=["same", "faster", "slower", "margin", "metrics", "requests", "concurrency", "invalid"],
-)
+@pytest.mark.parametrize(("new", "words", "code", "first"), TABLES["outcomes"])
 def test_the_exit_code_is_the_outcome(
     new: dict[str, Any], words: list[str], code: int, first: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -117,31 +100,7 @@ def test_a_disk_that_takes_no_history_costs_no_verdict(
     assert "tok/s" in shown.out
 
 
-@loop_over(
-    ("words", "message"),
-    [
-        (["nowhere", "base"], "nowhere: No such file or directory"),
-        (["bare", "base"], "bare has no known results in 0 files"),
-        (["broken.json", "base"], "broken.json"),
-        (["base", "base"], "base was named before"),
-        (["base", "copy"], "copy/run-0 is a run that was given twice: give each once"),
-        (["new", "base", "other"], "give two places, NEW and BASE"),
-        (["base"], "there is no base: give the runs of the base too"),
-        (["new", "base", "--baseline", "x"], "--baseline names the base in one place"),
-        (["new", "base", "--metric", "tftt"], "no such figure, did you mean 'ttft'?"),
-        (["new", "base", "--metric", "ttft_p90"], "no run has p90_ttft_ms"),
-        (["new", "base", "--margin", "3"], "'3' is not a share"),
-        (["new", "base", "--alpha", "1"], "--alpha 1: give a probability below 0.5"),
-        (["new", "base", "--junit", "no/where.xml"], "--junit no/where.xml: no is no directory"),
-        (["new", "base", "--junit", "bare"], "--junit 'bare': name a file"),
-        (["new", "base", "--junit", ""], "--junit '': name a file"),
-        (["new", "base", "--history", "bare"], "--history 'bare': name a file"),
-        (["new", "base", "--history", "no/h.jsonl"], "--history no/h.jsonl: no is no directory"),
-        (["new", "base", "--history", "torn.jsonl"], "torn.jsonl:1 is no entry of a history"),
-        (["new", "base", "--max-pairs", "5"], "--max-pairs is for a campaign's file"),
-        (["c.toml", "base"], "c.toml is a campaign's file, which is measured: give it alone"),
-    ],
-)
+@loop_over(("words", "message"), TABLES["refused"])
 def test_bad_input_is_one_line_and_2_and_nothing_is_written(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from scipy import special, stats
 from benchmarks import gating
 from benchmarks.gating import Case, run_gates
 from benchmarks.simulated.populations import Made, Population, gated
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.base.arrays import Bool
 from loadgen.base.errors import UsageError
 from loadgen.study.gate import gate_verdict
@@ -32,6 +32,7 @@ from loadgen.study.gate.gate_verdict import (
     spend_alpha,
 )
 
+TABLES = read_tables("gate_verdict")
 BASE = (1001.37, 1013.94, 995.21, 1004.48, 1009.63)
 GIVEN, SEQUENTIAL = GatePlan(), GatePlan(sequential=True)
 NOISE = (1.002, 0.998, 1.001, 0.999, 1.0005)
@@ -180,16 +181,7 @@ def test_the_pairs_to_add_decide_most_of_the_gates() -> None:
     assert shares[0] < 0.8 == pytest.approx(shares[1], abs=0.015)
 
 
-@loop_over(
-    ("factor", "paired", "sequential", "rows", "numbers", "more"),
-    [
-        (1.0, True, False, 1, (0.999462, 0.963694, 1.03656, 0.9, 0.970952, 0.0166667), (3, 8)),
-        (1.0, False, False, 1, (0.999462, 0.971021, 1.02874, 0.9, 0.985542, 0.0166667), (None, None)),
-        (0.97, True, True, 1, (1.03037, 0.980279, 1.08303, 0.9, 0.48813, 0.00604245), (314, 762)),
-        (1.0, True, True, 2, (0.999462, 0.939185, 1.05054, 0.925, 0.970952, 0.00277389), (4, 10)),
-        (0.98, True, True, 3, (1.01986, 0.950497, 1.07198, 0.933333, 0.782107, 0.00176421), (175, 425)),
-    ],
-)
+@loop_over(("factor", "paired", "sequential", "rows", "numbers", "more"), TABLES["computed"])
 def test_what_a_gate_computes_is_to_the_digit(
     factor: float, paired: bool, sequential: bool, rows: int, numbers: tuple[float, ...],
     more: tuple[int | None, int | None],

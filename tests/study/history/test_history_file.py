@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.base.errors import UsageError
 from loadgen.study.history.history_command import HistoryEntry, append_entry, read_history
 
+TABLES = read_tables("history_file")
 WHEN = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 
 
@@ -31,13 +32,7 @@ def test_appended_entries_are_read_once_each_in_the_order_of_time(tmp_path: Path
     assert path.read_bytes().count(b"\n") == 3
 
 
-@loop_over(
-    ("changes", "why"),
-    [
-        ({"machine": "A100"}, "has more than one machine (H100 and A100)"),
-        ({"load": "low-load"}, "has more than one load (high-load: rate 2 and low-load)"),
-    ],
-)
+@loop_over(("changes", "why"), TABLES["other_subjects"])
 def test_another_subject_is_refused_and_nothing_written(
     tmp_path: Path, changes: dict[str, str], why: str
 ) -> None:
@@ -51,18 +46,7 @@ def test_another_subject_is_refused_and_nothing_written(
     append_entry(path, entry(1, machine=""))  # a machine that is not known is no other one
 
 
-@loop_over(
-    ("text", "why"),
-    [
-        ("", " is empty: `loadgen gate --history {}` appends to it"),
-        ("\n \n", " is empty: `loadgen gate --history {}` appends to it"),
-        ("{GOOD}\n{CUT}\n", ":2 is no entry of a history (Invalid JSON: EOF while parsing a string at line"),
-        ("[]", ":1 is no entry of a history (Input should be an object): remove the line"),
-        ('{"time": "2026-01-02"}', ":1 is no entry of a history (time: "),
-        ("{NAN}", ":1 is no entry of a history (figures.output_throughput: Input should be a finite number)"),
-        ("\0", " is a binary file, not text"),
-    ],
-)
+@loop_over(("text", "why"), TABLES["refused"])
 def test_what_is_no_history_is_refused_in_one_line(tmp_path: Path, text: str, why: str) -> None:
     path, good = tmp_path / "history.jsonl", entry().model_dump_json()
     nan = good.replace("100.0", "NaN")
@@ -106,15 +90,6 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-@loop_over(
-    ("commit", "label", "name"),
-    [
-        ("0123456789abcdef0123", "v1", "0123456789ab v1"),
-        ("0123456789abcdef0123", "", "0123456789ab"),
-        ("release-of-november", "", "release-of-november"),
-        ("", "v1", "v1"),
-        ("", "", "2026-01-02 03:04"),
-    ],
-)
+@loop_over(("commit", "label", "name"), TABLES["names"])
 def test_name(commit: str, label: str, name: str) -> None:
     assert entry(commit=commit, label=label).name == name

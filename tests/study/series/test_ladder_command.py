@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.serving_scripts import engine_command, launch_command
 from fakes.scripted_server import Answer, Asked, api, stream, whole
 from fakes.virtual_servers import engine_server
@@ -21,7 +21,9 @@ from loadgen.report import run_directory
 from loadgen.report.run_directory import Result, load
 from loadgen.run import session
 from loadgen.study.speed import ladder_rows
-from loadgen.study.speed.speed_rows import OUTPUT, TOTAL, SpeedRow, read_speed_csv
+from loadgen.study.speed.speed_rows import TOTAL, SpeedRow, read_speed_csv
+
+TABLES = read_tables("ladder_command")
 
 # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -183,23 +185,7 @@ def test_the_published_row_of_the_same_model_stands_beside_ours(capsys: pytest.C
     assert f"1 {ours} 81.73 {ours / Decimal('81.73'):.2f} SGLang" in out
 
 
-@pytest.mark.parametrize(
-    ("verb", "words", "says"),
-    [
-        ("ladder", ["--profile", "smoke"], "--profile smoke has no ladder of input lengths: run it with"),
-        ("ladder", ["--profile", "qwen-speed,smoke"], "--profile: one ladder at a time"),
-        ("ladder", ["--formula", "time/output"], "argument --formula: invalid choice: 'time/output'"),
-        ("ladder", ["--no-such-flag"], "; loadgen ladder --help lists the flags"),
-        ("ladder", ["--goodput", "speed:1"], "goodput"),
-        ("ladder", ["--random-input-len", "5"], "--input-len does not apply to a ladder"),
-        ("ladder", ["--repeat", "2"], "--repeat does not apply to a ladder: --num-prompts sets the repeats"),
-        ("ladder", ["--append-result"], "--save-result does not apply to a ladder: ladder.json"),
-        ("ladder", ["--print-request"], "--print-request does not apply to a ladder"),
-        ("ladder", ["--resume", "nowhere"], "--resume: nowhere is no directory of a ladder"),
-        ("bench", ["--profile", "qwen-speed", "--repeat", "2"], "--repeat does not apply to a ladder"),
-        ("bench", ["--formula", OUTPUT], "unknown flag --formula"),
-    ],
-)
+@pytest.mark.parametrize(("verb", "words", "says"), TABLES["refused"])
 def test_what_is_no_ladder_is_refused_before_anything_is_started(
     verb: str, words: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -304,23 +290,7 @@ def test_each_depth_has_a_prompt_and_an_answer(capsys: pytest.CaptureFixture[str
     assert "@ dN: after N tokens that the server had in its cache" in out
 
 
-@loop_over(
-    ("words", "says"),
-    [
-        (["--depth", "0,x"], "'0,x' is not a list of tokens"),
-        (["--depth", "4,4"], "'4,4' is not a list of tokens, none of them twice"),
-        (["--depth", ""], "is not a list of tokens"),
-        (["--depth", "-1"], "'-1' is not a list of tokens"),
-        (["--depth", "0", "--formula", "output/time"], "--formula does not apply to a ladder: with --depth"),
-        (["--depth", "0", "--random-prefix-len", "9"], "--depth has the lengths of what comes before"),
-        (["-p", "9"], "the profile's `ladder` has the lengths; with --depth it is that of the new tokens"),
-        (["--depth", "0", "--concurrency", "0"], "'0' is not a list of concurrencies"),
-        (["--depth", "0", "--concurrency", "2,2"], "'2,2' is not a list of concurrencies, none of them"),
-        (["--depth", "0", "--concurrency", "a"], "'a' is not a list of concurrencies"),
-        (["--concurrency", "2"], "--concurrency does not apply to a ladder: it is of --depth"),
-        (["--depth", "0", "--concurrency", "2", "--max-concurrency", "3"], "--concurrency has the requests"),
-    ],
-)
+@loop_over(("words", "says"), TABLES["refused_depths"])
 def test_what_is_no_depth_or_concurrency_is_refused_in_a_line(
     words: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

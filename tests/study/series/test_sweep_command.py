@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import read_tables
 from builders.serving_scripts import launch_command
 from fakes.scripted_server import closed_port
 from fakes.virtual_serving import virtual_engines
@@ -30,6 +31,8 @@ from loadgen.study.series.series_store import SeriesStore
 from loadgen.study.series.sweep_command import SweepRequest
 from loadgen.study.series.time_estimate import Pace, TimeLeft
 from loadgen.study.sweep_record import SweepPoint, SweepRecord, SweptPoint, read_points
+
+TABLES = read_tables("sweep_command")
 
 # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -172,16 +175,7 @@ def outputs(store: SeriesStore) -> list[int | None]:
     return [load_identity.find_asked_lengths(each)[1] for each in facts]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--vary", "dataset_path=d.jsonl,nowhere.jsonl"), "--dataset-path nowhere.jsonl: No such file"),
-        (("--vary", "input_dist=fixed;unifrm:min=1,max=8"), "'unifrm' is no distribution"),
-        (("--vary", "input_len=8,16", "--dataset-path", "d.jsonl"), "input_len is varied, and the data set"),
-        (("--concurrency", "-1,2"), "--concurrency -1,2: give whole numbers of requests in flight, 1 or"),
-        (("--rate", "1,1e99999999"), "give numbers from 1e-15 to 1e15"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), TABLES["refused"])
 def test_what_is_wrong_at_any_point_is_refused_before_the_first(
     words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

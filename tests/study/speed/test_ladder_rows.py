@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from builders import made_runs
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Client, Facts, Launched, Server
 from loadgen.plan import profile
@@ -32,6 +32,7 @@ from loadgen.study.speed.speed_rows import (
 )
 from loadgen.transport.failure import Failure, FailureKind
 
+TABLES = read_tables("ladder_rows")
 MS = 1_000_000
 WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 FAILED = Failure(FailureKind.HTTP_STATUS, "400: too long")
@@ -166,20 +167,7 @@ SERVE = ["vllm", "serve", "org/m", "--host", "127.0.0.1", "--port", "8000", "--s
 EAGER = {"enforce_eager": "False"}
 
 
-@loop_over(
-    ("command", "words"),
-    [
-        (["--max-model-len", "9"], {"max_model_len": "9"} | EAGER),  # vLLM's default is written out
-        (["--enforce-eager"], {"enforce_eager": "True"}),
-        (["--enforce-eager", "--tensor-parallel-size", "2"], {"enforce_eager": "True"}),
-        (  # the pages' words come first
-            ["--max-num-seqs", "8", "--max-model-len=4096"],
-            {"max_model_len": "4096"} | EAGER | {"max_num_seqs": "8"},
-        ),
-        (["--no-enable-prefix-caching"], {"enable_prefix_caching": "False"}),
-        (["--max-model-len", "1", "--max-model-len", "2"], {"max_model_len": "2"} | EAGER),
-    ],
-)
+@loop_over(("command", "words"), TABLES["settings"])
 def test_a_setting_is_what_the_launcher_was_given(command: list[str], words: dict[str, str]) -> None:
     found = ladder_rows.find_setting(made(launched=launched(*SERVE, *command)).facts)
     assert found == EngineSetting.make(**words)
@@ -227,15 +215,7 @@ def test_the_servers_own_speed_stands_next_to_it() -> None:
     assert measured(TG, 4096).server_tok_s is None
 
 
-@pytest.mark.parametrize(
-    ("cached", "why"),
-    [
-        ((0, 0), "not at that depth: 0 of 4096 tokens were cached"),
-        ((4096, 3000), "not at that depth: 3000 of 4096 tokens were cached"),
-        ((4096, 6143), "2047 of the 2048 new tokens were cached as well"),
-        ((-1, -1), "how much was cached is not reported (vLLM: --enable-prompt-tokens-details)"),
-    ],
-)
+@pytest.mark.parametrize(("cached", "why"), TABLES["depths"])
 def test_without_the_depth_there_is_no_speed(cached: tuple[int, ...], why: str) -> None:
     found = measured(PP, *cached)
     assert (found.tok_s, found.note.partition(";")[0]) == (None, why)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.base.errors import UsageError
 from loadgen.study.speed.speed_rows import (
     OUTPUT,
@@ -24,7 +25,7 @@ from loadgen.study.speed.speed_rows import (
     read_speed_csv,
 )
 
-HEAD = "model,backend,gpu,input_length,quantization,gpu_num,speed_tok_s,gpu_memory_mb,note"
+TABLES = read_tables("speed_rows")
 
 
 def test_the_published_files_are_read_with_the_precision_they_print() -> None:
@@ -38,23 +39,7 @@ def test_the_published_files_are_read_with_the_precision_they_print() -> None:
     assert next(row for row in rows if row.gpu_memory == memory) == replace(first, gpu_memory=memory)
 
 
-@loop_over(
-    ("content", "said"),
-    [
-        ("model,tok_s\nQwen3-4B,208.1\n", "no column input_length, speed_tok_s"),
-        (f"{HEAD}\nM,,,one,BF16,1,2.0,,\n", "line 2: not a speed row: invalid literal"),
-        (f"{HEAD}\nM,,,1,BF16,1,2.0,,\nM,,,1,BF16,1,fast,,\n", "line 3"),
-        (f"{HEAD}\nM,,,1,BF16,1,nan,,\n", "speed_tok_s is nan"),
-        (f"{HEAD}\nM,,,1,BF16,1,-2,,\n", "speed_tok_s is -2"),
-        (f"{HEAD}\n,,,1,BF16,1,2,,\n", "'model'"),
-        (f"{HEAD}\nM,,,1,BF16,1,2,,a,b\n", "more cells than"),
-        (f"{HEAD},formula\nM,,,1,BF16,1,2,,,tokens\n", "unknown formula 'tokens': use one of output/time"),
-        (f"{HEAD},setting\nM,,,1,BF16,1,2,,,eager\n", "'eager' is not a setting"),
-        (f'{HEAD}\nM,,,1,BF16,1,2,,"open\n', "cannot be read"),
-        ("\udc80", "cannot be read"),
-        ("", "no column"),
-    ],
-)
+@loop_over(("content", "said"), TABLES["refused"])
 def test_a_file_that_is_no_table_of_speeds_is_told_in_one_line(
     content: str, said: str, tmp_path: Path
 ) -> None:
@@ -69,31 +54,12 @@ def test_a_file_that_is_no_table_of_speeds_is_told_in_one_line(
         read_speed_csv(path)
 
 
-@loop_over(
-    ("model", "input_length", "quantization", "backend", "gpu_num", "speed_tok_s"),
-    [
-        ("/models/Qwen3-8B-FP8", 1, "", "SGLang", 1, "150.25"),
-        ("/models/qwen3-8b-fp8", 1, "", "Transformers", 1, "15.46"),
-        ("/models/Qwen3-8B-FP8", 1, "", "vLLM", 1, "150.25"),  # not published of vLLM: of what serves
-        ("Qwen2.5-7B-Instruct", 1, "BF16", "SGLang", 1, "84.28"),  # of vLLM, not of Transformers
-        ("Qwen/Qwen3-8B", 6144, "", "", None, "296.25"),  # no quantization is BF16
-        ("Qwen/Qwen3-8B-AWQ", 1, "", "sglang", 1, "144.11"),  # the page says AWQ-INT4
-        ("Qwen/Qwen3-8B-AWQ", 1, "AWQ-4bit", "sglang", 1, "144.11"),  # so does a checkpoint
-        ("Qwen3-8B", 129024, "FP8", "SGLang", 1, "1393.21"),  # the page's tables say 129042
-        ("Qwen2.5-7B-Instruct-GPTQ-Int4", 129024, "", "vLLM", 1, "26.37"),
-        ("Qwen2.5-7B-Instruct", 1, "GPTQ-4bit", "vllm", 1, "154.05"),
-        ("Qwen2.5-72B-Instruct", 1, "BF16", "vLLM", 2, "18.19"),
-        ("Qwen2.5-72B-Instruct", 1, "BF16", "vLLM", 4, "31.37"),
-        ("Qwen2.5-7B", 1, "BF16", "vLLM", 1, None),
-        ("Qwen3-8B", 2, "BF16", "vLLM", 1, None),
-        ("Qwen3-8B", 1, "NVFP4", "vLLM", 1, None),
-    ],
-)
+@loop_over(("asked", "speed_tok_s"), TABLES["published"])
 def test_the_published_row_of_the_same_model_and_length_is_found(
-    model: str, input_length: int, quantization: str, backend: str, gpu_num: int | None,
-    speed_tok_s: str | None,
-) -> None:  # fmt: skip
-    row = find_published(model, input_length, quantization, backend, gpu_num)
+    asked: list[Any], speed_tok_s: str | None
+) -> None:
+    """Asked are the model, its prompts' length, quantization, engine and number of GPUs."""
+    row = find_published(*asked)
     assert (str(row.speed_tok_s) if row else None) == speed_tok_s
 
 

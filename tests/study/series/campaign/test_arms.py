@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from builders.campaign_files import written
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from fakes.scripted_server import api, stream
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
@@ -22,6 +22,7 @@ from loadgen.study.series.campaign.arms import Trust
 from loadgen.study.series.campaign.campaign_store import CampaignStore, make_record
 from loadgen_servers.launch.spec import Command, LaunchError, shown
 
+TABLES = read_tables("arms")
 SECRET = "sk-very-secret-0123456789"
 
 
@@ -30,33 +31,12 @@ def touching(tmp_path: Path) -> str:
     return f"/bin/sh -c 'echo {{port}} > {tmp_path}/mark'"
 
 
-PROGRAMS: list[tuple[dict[str, Any], str]] = [
-    ({"launch": "vllm", "model": "m"}, "VLLM_NO_USAGE_STATS=1 .* vllm serve m --host 127.0.0.1 --port N$"),
-    (
-        {"launch": "sglang", "model": "m", "server_python": "./evil", "server_args": "--x 'a b'"},
-        "/evil -m sglang.launch_server --model-path m .*--port N.* --x 'a b'$",
-    ),
-    ({"launch": "vllm", "model": "m", "server_python": "./evil"}, " vllm serve m .*--port N$"),
-    ({"launch": "transformers", "model": "m", "server_python": "./evil"}, " serve m .*--port N"),
-    ({"launch_command": "/bin/sh -c 'id; {port}'"}, "/bin/sh -c 'id; N'$"),
-    ({"launch_command": "HF_TOKEN=abcdef serve {port}"}, r"HF_TOKEN='\*\*\*' serve N$"),
-    (
-        {"launch_container": "img", "container_args": "-v /:/host", "model": "m"},
-        "docker run .* --entrypoint vllm -v /:/host img serve m .*--port N$",
-    ),
-    (
-        {"launch": "vllm", "model": "m", "server_env": {"LD_PRELOAD": "./evil.so", "API_KEY": "abcdef"}},
-        r"LD_PRELOAD=./evil.so API_KEY='\*\*\*' vllm serve m .*--port N$",
-    ),
-]
-
-
 def without_port(text: str) -> str:
     """A line with the port that it was made with as N, and without a container's drawn name."""
     return re.sub(r"\b\d{4,5}\b", "N", re.sub(r"loadgen-[0-9a-f]{12}", "NAME", text))
 
 
-@pytest.mark.parametrize(("flags", "line"), PROGRAMS)
+@pytest.mark.parametrize(("flags", "line"), TABLES["programs"])
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
 def test_a_file_of_somebody_elses_starts_nothing_and_says_what_it_would(
     flags: dict[str, Any], line: str, more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -90,18 +70,8 @@ def engine(tmp_path: Path, name: str) -> None:
         program.chmod(0o755)
 
 
-LAUNCHES: list[tuple[str, dict[str, Any]]] = [
-    ("vllm", {"launch": "vllm", "server_args": "--max-num-seqs 4", "prefix_caching": False}),
-    ("vllm", {"launch": "vllm", "server_env": {"HF_TOKEN": "abcdef", "A": "b c"}, "context_len": 512}),
-    ("sglang", {"launch": "sglang", "server_args": "--x 'a b'", "served_model_name": "called"}),
-    ("transformers", {"launch": "transformers"}),
-    ("", {"launch_command": "A=1 /bin/sh -c 'serve {model} {port}'"}),
-    ("", {"launch_container": "img", "container_args": "-v /:/h --env K=v", "container_engine": "/bin/true"}),
-]
-
-
 @pytest.mark.whole
-@pytest.mark.parametrize(("name", "flags"), LAUNCHES)
+@pytest.mark.parametrize(("name", "flags"), TABLES["launches"])
 @pytest.mark.parametrize("model", ["./model", "a/name"])
 def test_the_command_that_is_shown_is_the_one_that_is_run(
     name: str, flags: dict[str, Any], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -156,18 +126,9 @@ def test_a_directory_of_somebody_elses_is_trusted_no_more_than_its_file(
     assert not (tmp_path / "mark").exists()
 
 
-READS = [
-    ({"header": {"X-A": "${SOME_SECRET}"}}, [], 2),
-    ({"header": {"X-A": "${SOME_SECRET:-none}"}}, [], 2),
-    ({"extra_body": {"a": ["${SOME_SECRET}"]}}, ["--allow-env", "OTHER"], 2),
-    ({"header": {"X-A": "${SOME_SECRET}"}}, ["--allow-env", "SOME_SECRET"], 0),
-    ({"header": {"X-A": "${NOT_SET:-none}"}}, [], 0),
-]
-
-
 @pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.parametrize(("flags", "words", "code"), READS)
+@pytest.mark.parametrize(("flags", "words", "code"), TABLES["variables"])
 def test_a_file_reads_no_variable_that_is_not_allowed_by_name(
     flags: dict[str, Any], words: list[str], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -218,13 +179,7 @@ def test_a_host_named_by_a_file_gets_the_key_only_on_request(
     assert headers == ({"Authorization": f"Bearer {key}"} if key else {})
 
 
-@loop_over(
-    ("words", "said"),
-    [
-        ([], "the key in OPENAI_API_KEY is not sent to stranger.example, which the file names"),
-        (["--api-key-env", "OPENAI_API_KEY"], ""),
-    ],
-)
+@loop_over(("words", "said"), TABLES["keys"])
 def test_it_is_said_where_the_key_is_not_sent(
     words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -264,14 +219,7 @@ def test_what_ships_is_trusted_and_nothing_that_is_called_so(
     assert (found.shipped, found.may_start, found.may_read("MODELS")) == (shipped, shipped, shipped)
 
 
-@loop_over(
-    ("words", "says"),
-    [
-        (["--allow-env", "A=b"], "--allow-env 'A=b': give the name of one variable"),
-        (["--api-key-env", "NOT_SET"], "--api-key-env NOT_SET: it is not set in the environment"),
-        (["--api-key-file", "absent"], "--api-key-file 'absent': No such file"),
-    ],
-)
+@loop_over(("words", "says"), TABLES["refused"])
 def test_what_cannot_be_allowed_is_refused(
     words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from builders.campaign_files import INSTANT, written
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.plan import profile
@@ -25,56 +25,11 @@ from loadgen.study.series.campaign.campaign_file import (
 )
 from loadgen.study.series.campaign.campaign_store import make_record
 
+TABLES = read_tables("campaign_file")
 LAUNCHED = {"name": "a", "model": "m", "launch": "vllm"}
-BAD: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
-    ([], {}, "nothing to compare: write a [[checkpoints]] table for each"),
-    ([INSTANT], {"checkpoints": 5}, "is not valid TOML"),
-    ([INSTANT], {"profils": ["x"]}, "c.toml: unknown key 'profils', did you mean 'profiles'?"),
-    ([INSTANT], {"repeats": 0}, "repeats = 0: input should be greater than or equal to 1"),
-    ([INSTANT], {"repeats": "3"}, "repeats = '3': input should be a valid integer"),
-    ([INSTANT], {"margin": 2}, "margin = 2: input should be less than 1"),
-    ([INSTANT], {"starts": "never"}, "starts = 'never': input should be 'every-repeat' or 'once'"),
-    ([INSTANT], {"cool_down": {"to": 50}}, "[cool_down]: unknown key 'to', did you mean 'to_c'?"),
-    ([INSTANT], {"profiles": []}, "checkpoint 'instant' has no workload: name some"),
-    ([INSTANT], {"profiles": ["high-laod"]}, "unknown profile 'high-laod', did you mean 'high-load'?"),
-    ([INSTANT], {"profiles": ["./absent.toml"]}, "absent.toml: No such file"),
-    ([INSTANT], {"profiles": ["./tiny.toml", "./tiny.toml"]}, "profile tiny is listed twice"),
-    ([INSTANT], {"servers": {"s": 5}}, "servers: write a [servers.NAME] table for each"),
-    ([INSTANT], {"baseline": "instnt"}, "baseline = 'instnt': no such checkpoint, did you mean 'instant'?"),
-    ([INSTANT, INSTANT], {}, "checkpoint 'instant' is listed twice: give each a name of its own"),
-    ([{"preset": "instant"}], {}, "[[checkpoints]] number 1 has no name"),
-    ([{"name": ""}], {}, "name = '': string should have at least 1 character"),
-    ([{"name": 5}], {}, "name = 5: input should be a valid string"),
-    ([{"name": "a", "servers": ["vlm"]}], {"servers": {"vllm": {}}}, "no [servers.vlm], did you mean 'vllm"),
-    ([{"name": "a", "servers": []}], {"servers": {"v": {}}}, "has no server: leave `servers` out for all"),
-    ([{"name": "a", "lunch": "vllm"}], {}, "checkpoint 'a': unknown key 'lunch', did you mean 'launch'?"),
-    ([LAUNCHED], {"servers": {"s": {"contxt_len": 5}}}, "on 's': unknown key 'contxt_len', did you mean"),
-    ([{"name": "a", "launch": "vlm"}], {}, "argument --launch: invalid choice: 'vlm'"),
-    ([{"name": "a", "launch": "vllm"}], {}, "no model: give a directory, or a name on the Hugging Face hub"),
-    ([{"name": "a", "context_len": 5}], {}, "--context-len applies to a server that loadgen starts"),
-    ([{**LAUNCHED, "base_url": "http://x"}], {}, "--base-url is a running server"),
-    ([{"name": "a", "insecure": "yes"}], {}, "insecure = 'yes': give true or false"),
-    ([{"name": "a", "model": True}], {}, "model = True: give a value"),
-    ([{"name": "a", "num_prompts": 5}], {}, "num_prompts belongs in a profile: all checkpoints get the sam"),
-    ([{"name": "a", "input_len": 5}], {}, "input_len belongs in a profile"),
-    ([{"name": "a", "seed": 5}], {}, "seed applies to the whole campaign: write it above the tables"),
-    ([{"name": "a", "repeat": 5}], {}, "repeat is written repeats = N, above the tables"),
-    ([{"name": "a", "run_dir": "x"}], {}, "run_dir is a flag of `loadgen campaign`"),
-    ([INSTANT], {"answer": {"fit": "16GiB"}}, "[answer]: unknown key 'fit', did you mean 'fits'?"),
-    ([INSTANT], {"answer": {"fits": "much"}}, "--fits 'much': give a size of memory, as 16GiB"),
-    ([INSTANT], {"answer": {"lm_eval": {"a": "x.json"}}}, "[answer]: lm_eval is a key of each of [[checkp"),
-    ([INSTANT], {"quality": {"referense": "instant"}}, "unknown key 'referense', did you mean 'reference'?"),
-    ([INSTANT], {"quality": {"tokens": 500}}, "c.toml: [quality] has no reference: name one"),
-    ([INSTANT], {"quality": {"reference": "x"}}, "[quality]: reference = 'x': no such checkpoint"),
-    ([INSTANT], {"quality": {"reference": "instant", "text": "no.txt"}}, "no.txt: No such file or director"),
-    ([INSTANT], {"quality": {"reference": "instant", "tokens": 9}}, "[quality]: tokens = 9: input should be"),
-    ([{"name": "a b", "preset": "p"}, {"name": "a-b"}], {}, "would both be stored as r0-a-b-embedded-tiny"),
-    ([{"name": "a" * 80, "servers": ["s" * 80]}], {"servers": {"s" * 80: {}}, "name": "c" * 80}, ""),
-    ([{"name": "ä" * 80, "servers": ["s" * 80]}], {"servers": {"s" * 80: {}}}, "too long for a directory's"),
-]
 
 
-@loop_over(("checkpoints", "keys", "says"), BAD)
+@loop_over(("checkpoints", "keys", "says"), TABLES["refused_files"])
 def test_what_is_wrong_with_a_file_is_said_in_one_line_that_names_it(
     checkpoints: list[dict[str, Any]], keys: dict[str, Any], says: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -89,22 +44,7 @@ def test_what_is_wrong_with_a_file_is_said_in_one_line_that_names_it(
     assert not Path("runs").exists()
 
 
-COMMANDS = [
-    ("nonesuch", "unknown campaign 'nonesuch'"),
-    ("./absent.toml", "campaign absent.toml: No such file"),
-    ("c.toml --repeats 0", "--repeats 0: give 1 or more"),
-    ("c.toml --repeats x", "--repeats"),
-    ("c.toml --only instnt", "--only: no checkpoint 'instnt' in c.toml, did you mean 'instant'?"),
-    ("c.toml --retry-failed", "--retry-failed needs --resume"),
-    ("c.toml --resume", "no campaign 'c' to resume under runs"),
-    ("--resume c.toml", "--resume takes the campaign's directory: put the file before it"),
-    ("--resume absent", "absent is not a campaign's directory"),
-    ("c.toml --quite", "unknown flag --quite, did you mean '--quiet'?"),
-    ("c.toml d.toml", "unexpected argument 'd.toml'"),
-]
-
-
-@pytest.mark.parametrize(("line", "says"), COMMANDS)
+@pytest.mark.parametrize(("line", "says"), TABLES["refused_commands"])
 def test_what_is_wrong_with_a_command_is_said(
     line: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,24 +125,7 @@ def test_the_h20_ladder_has_every_row_of_the_page() -> None:
     assert ours == published
 
 
-WORDS: list[tuple[dict[str, Any], list[str]]] = [
-    ({"launch": "vllm", "context_len": 4096}, ["--launch=vllm", "--context-len=4096"]),
-    ({"memory_fraction": 0.85}, ["--memory-fraction=0.85"]),
-    ({"skip_tokenizer": True}, ["--skip-tokenizer"]),
-    ({"skip_tokenizer": False}, []),
-    ({"prefix_caching": False}, ["--no-prefix-caching"]),
-    ({"no_prefix_caching": True}, ["--no-prefix-caching"]),
-    ({"no_prefix_caching": False}, ["--prefix-caching"]),
-    ({"no_observe": True}, ["--no-observe"]),
-    ({"server_args": "--max-num-seqs 8"}, ["--server-args=--max-num-seqs 8"]),
-    ({"server_args": ["--x", "a b"]}, ["--server-args=--x 'a b'"]),
-    ({"server_env": {"A": 1, "B": "c"}}, ["--server-env", "A=1", "B=c"]),
-    ({"server_env": ["A=1"]}, ["--server-env", "A=1"]),
-    ({"extra_body": {"a": [1]}}, ['--extra-body={"a": [1]}']),
-]
-
-
-@loop_over(("flags", "line"), WORDS)
+@loop_over(("flags", "line"), TABLES["flags"])
 def test_a_key_is_the_flag_of_that_name(flags: dict[str, Any], line: list[str]) -> None:
     assert make_arguments(flags, bench_parser()) == line
     bench_parser().parse_args(line)
@@ -268,14 +191,6 @@ def test_all_but_the_request_belongs_in_a_profile(key: str) -> None:
         campaign_file.make_arguments({NAMES[key]: "1"}, PARSER)
 
 
-@loop_over(
-    ("flags", "words"),
-    [
-        ({"temperature": 0.5}, ["--temperature=0.5"]),
-        ({"backend": "openai-chat"}, ["--backend=openai-chat"]),
-        ({"extra_body": {"a": 1}}, ['--extra-body={"a": 1}']),
-        ({"prompt_format": "corpus"}, ["--prompt-format=corpus"]),
-    ],
-)
+@loop_over(("flags", "words"), TABLES["request_flags"])
 def test_what_a_request_asks_may_differ(flags: dict[str, object], words: list[str]) -> None:
     assert campaign_file.make_arguments(flags, PARSER) == words

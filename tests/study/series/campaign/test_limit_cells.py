@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from builders.campaign_files import INSTANT, cells, failures, the_directory, written
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.study.importers import result_sources
 from loadgen.study.series.campaign import arms, campaign_file
 
+TABLES = read_tables("limit_cells")
 PACED = {"preset": "jetson-thor/qwen3-8b-bf16"}  # a slow one: few requests are simulated
 LIMIT: dict[str, Any] = {
     "slo": "ttft p50 < 10s", "over": "concurrency", "max_runs": 3, "min_duration_s": 0.3, "budget_s": 10,
@@ -59,17 +60,7 @@ def test_a_dry_run_estimates_searches_by_their_budget(
     assert "\nestimated time: at most 40 min of searches; starts" in capsys.readouterr().out
 
 
-@loop_over(
-    ("changes", "message"),
-    [
-        ({"slo": "tttf p99 < 500ms"}, r"\[limit\].*tttf"),
-        ({"slo": None}, r"\[limit\].*slo"),
-        ({"within": 2.0}, r"\[limit\].*within"),
-        ({"budget": "30m"}, r"\[limit\].*budget"),
-        ({"max_runs": 1}, r"\[limit\].*max_runs"),
-        ({"over": "users"}, r"\[limit\].*over"),
-    ],
-)
+@loop_over(("changes", "message"), TABLES["refused_tables"])
 def test_what_is_wrong_with_a_limit_names_the_file_and_the_key(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
@@ -78,17 +69,7 @@ def test_what_is_wrong_with_a_limit_names_the_file_and_the_key(
         campaign_file.load_campaign(written(tmp_path, INSTANT, limit=table))
 
 
-@loop_over(
-    ("workload", "changes", "message"),
-    [
-        ("./tiny.toml", {"lowest": 8, "highest": 2}, "tiny: lowest = 8 is not below highest = 2"),
-        ("./tiny.toml", {"start": 2.5}, "tiny: start = 2.5: requests in flight are whole numbers"),
-        ("./tiny.toml", {"start": 4}, "tiny: start = 4 lies above highest = 2"),
-        ("./tiny.toml", {"over": "rate", "start": 0.5, "lowest": 1}, "tiny: start = 0.5 lies below lowest"),
-        ("./ramp.toml", {}, "ramp: a search varies one rate"),
-        ("qwen-speed", {}, "qwen-speed: a ladder has a load of one request at a time"),
-    ],
-)
+@loop_over(("workload", "changes", "message"), TABLES["refused_loads"])
 def test_what_cannot_be_searched_is_refused_before_anything_starts(
     tmp_path: Path, workload: str, changes: dict[str, Any], message: str
 ) -> None:

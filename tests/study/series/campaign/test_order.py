@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from builders.campaign_files import INSTANT, written
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named, read_tables
 from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.facts.run_facts import Cell
@@ -20,6 +20,7 @@ from loadgen.study.series.campaign.campaign_store import CampaignRecord
 from loadgen.study.series.campaign.steps import Arm
 from loadgen.study.series.time_estimate import Pace, TimeLeft, estimate_at_best_s
 
+TABLES = read_tables("order")
 AB = ({"name": "A", "preset": "instant"}, {"name": "B", "preset": "instant"})
 ABC = (*AB, {"name": "C", "preset": "instant"})
 
@@ -87,24 +88,7 @@ def ran(path: Path) -> list[Cell]:
     return [one.cell for start in starts(path) for one in start.planned if one.cell is not None]
 
 
-CHANGES: list[tuple[tuple[dict[str, Any], ...], dict[str, Any], list[str]]] = [
-    (AB, {}, []),
-    (AB, {"repeats": 9}, []),
-    (AB, {"baseline": "B", "margin": 0.5, "description": "x", "hardware": "h200"}, []),
-    (ABC, {}, []),
-    (AB, {"seed": 5}, ["seed was 7 and is 5"]),
-    (AB, {"seed": None}, []),
-    (AB, {"starts": "once"}, ["starts was 'every-repeat' and is 'once'"]),
-    (AB, {"fingerprint": True}, ["fingerprint was False and is True"]),
-    (AB[:1], {}, ["B on embedded was run and is no longer in the file"]),
-    ((AB[0], {**AB[1], "label": "x"}), {}, ["B on embedded: label was not given and is 'x'"]),
-    ((AB[0], {"name": "B", "preset": "other"}), {}, ["B on embedded: preset was 'instant' and is 'other'"]),
-    (AB, {"profiles": ["low-load"]}, ["profile tiny was run and is no longer in the file"]),
-    (AB, {"profiles": ["./tiny.toml", "low-load"]}, []),
-]
-
-
-@loop_over(("checkpoints", "keys", "changed"), CHANGES)
+@loop_over(("checkpoints", "keys", "changed"), TABLES["changes"])
 def test_there_may_be_more_of_everything_and_what_was_run_stays_as_it_was(
     checkpoints: tuple[dict[str, Any], ...], keys: dict[str, Any], changed: list[str], tmp_path: Path
 ) -> None:
@@ -137,16 +121,7 @@ def test_what_goes_on_keeps_its_seed_and_what_is_not_asked_for_now(tmp_path: Pat
     assert sorted(new.order) == sorted(old.order)
 
 
-@loop_over(
-    ("text", "says"),
-    [
-        ("", "is damaged: invalid json: "),
-        ("{}", "is damaged: format: field required"),
-        ('{"format": 2}', "was written by a newer loadgen: it has format 2, this one reads 1"),
-        ('{"format": 1}', "is damaged: name: field required"),
-        ('{"format": 1, "na', "is damaged"),
-    ],
-)
+@loop_over(("text", "says"), TABLES["records"])
 def test_a_record_that_is_none_is_told(text: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=says):
         CampaignRecord.parse(text.encode(), tmp_path / "campaign.json")
@@ -192,21 +167,7 @@ def test_a_preview_of_one_repeat_and_one_arm_is_short(
     assert "  r0: instant\n" in out
 
 
-@loop_over(
-    ("keys", "seconds"),
-    [
-        pytest.param({"trace": "t", "trace_window": "600:1200"}, 600.0, id="a trace's window"),
-        pytest.param({"trace": "t", "trace_window": "600:1200", "speed_up": 10}, 60.0, id="sent faster"),
-        pytest.param({"trace": "t", "trace_window": ":90", "duration": 30}, 30.0, id="for a time"),
-        pytest.param({"trace": "t", "trace_window": "600:"}, None, id="to its end"),
-        pytest.param({"trace": "t"}, None, id="a whole trace"),
-        pytest.param({"dataset_path": "rows.jsonl", "max_concurrency": 8}, None, id="a file"),
-        pytest.param(
-            {"dataset_path": "rows.jsonl", "max_concurrency": 8, "duration": 60}, 60.0, id="for 60 s"
-        ),
-        pytest.param({"input_dist": "normal:mean=64,sd=8"}, None, id="lengths that are drawn"),
-    ],
-)
+@loop_over_named(("keys", "seconds"), TABLES["times"])
 def test_what_a_file_takes_is_known_of_a_window_alone(
     keys: dict[str, Any], seconds: float | None, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named, read_tables
 from builders.serving_scripts import launch_command
 from loadgen import cli
 from loadgen.base import parsing
@@ -19,6 +19,7 @@ from loadgen.study.series.limit.limit_command import continue_search, find_faili
 from loadgen.study.series.limit.limit_search import check_budget
 from loadgen.study.series.limit.search import Search
 
+TABLES = read_tables("limit_command")
 PACED = "jetson-thor/qwen3-8b-bf16"  # slow enough for a client of processes to hold any load
 SLO = ["--slo", "ttft p99 < 500ms"]
 ASKED = LimitRecord(
@@ -28,41 +29,7 @@ ASKED = LimitRecord(
 USERS = ["--turns", "2", "--users", "4", "--user-rate", "1"]
 
 
-@loop_over(
-    ("argv", "message"),
-    [
-        pytest.param([], "--slo is missing", id="no objective"),
-        pytest.param(["--slo", "tftt p99 < 1s"], "unknown figure 'tftt'", id="figure"),
-        pytest.param(["--slo", "ttft p99 < 500"], "the limit has no unit", id="unit"),
-        pytest.param(["--slo", "ttft p99 < 1s, ttft p99 < 2s"], "of the same percentile", id="twice"),
-        pytest.param([*SLO, "--within", "5x"], "'5x' is not a share from 0.1% to 100%", id="share"),
-        pytest.param([*SLO, "--budget", "soon"], "'soon' is not a time: write it as 60s", id="time"),
-        pytest.param([*SLO, "--budget", "0s"], "'0s': give a time from 1ms to a year", id="no time"),
-        pytest.param([*SLO, "--max-runs", "1"], "--max-runs", id="one run"),
-        pytest.param([*SLO, "--from", "9", "--to", "3"], "--from 9 is not below --to 3", id="bounds"),
-        pytest.param([*SLO, "--over", "concurrency", "--start", "1.5"], "whole numbers", id="half a stream"),
-        pytest.param([*SLO, "--profile", "low-load", "--start", "1.5"], "whole numbers", id="by profile"),
-        pytest.param([*SLO, "--start", "2", "--from", "3"], "--start 2 lies below --from 3", id="low start"),
-        pytest.param([*SLO, "--start", "9", "--to", "3"], "--start 9 lies above --to 3", id="high start"),
-        pytest.param([*SLO, "--duration", "9"], "--duration does not apply to a search", id="duration"),
-        pytest.param([*SLO, "--repeat", "3"], "--repeat does not apply to a search", id="repeat"),
-        pytest.param([*SLO, "--start-at", "+2"], "--start-at does not apply to a search", id="start at"),
-        pytest.param([*SLO, "--expect-plan", "0" * 32], "--expect-plan does not apply to a sea", id="plan"),
-        pytest.param([*SLO, "--selftest"], "--selftest does not apply to a search", id="self-test"),
-        pytest.param([*SLO, "--max-duration", "9"], "--max-duration does not apply", id="rule to stop"),
-        pytest.param([*SLO, "--request-rate", "9"], "the search varies the load", id="a rate"),
-        pytest.param([*SLO, "--max-concurrency", "9"], "the search varies the load", id="a concurrency"),
-        pytest.param(["--slo", "ttft p99 < 1s", "--disable-stream"], "needs a stream", id="no stream"),
-        pytest.param([*SLO, "--strict"], "--strict does not apply to a search", id="strict"),
-        pytest.param([*SLO, "--fail-on", "slo,invalid"], "an INVALID run never passes", id="fail on invalid"),
-        pytest.param([*SLO, "--fail-on", "slow"], "'slow': choose from invalid, failures", id="fail on"),
-        pytest.param([*SLO, "--profile", "qwen-speed"], "`loadgen ladder` measures it", id="ladder"),
-        pytest.param([*SLO, "--schedule", "rate 2 for 60s"], "varies one rate", id="schedule"),
-        pytest.param([*SLO, "--over", "rate", *USERS], "--over concurrency", id="users"),
-        pytest.param([*SLO, "--bursts", "5 every 10s"], "varies one rate", id="bursts"),
-        pytest.param([*SLO, "--resume", "nowhere"], "is not a search's directory", id="no search"),
-    ],
-)
+@loop_over_named(("argv", "message"), TABLES["refused"])
 def test_a_wrong_command_ends_with_a_line_and_2(
     argv: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
