@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,7 @@ SEARCH: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _without(key: str) -> dict[str, Any]:
-    return {name: value for name, value in TINY.items() if name != key}
+UNCOUNTED = {name: value for name, value in TINY.items() if name != "num_prompts"}
 
 
 def test_a_sweep_takes_a_profile_as_bench_does(tmp_path: Path) -> None:
@@ -124,21 +124,29 @@ def test_no_server_is_an_error_of_ours(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.whole
-def test_ctrl_c_ends_a_sweep_with_the_points_that_are_done(tmp_path: Path) -> None:
-    """The third point would take five minutes."""
+@contextmanager
+def pressed(reached: Callable[[], bool]) -> Iterator[None]:
+    """Press Ctrl-C as soon as something is reached."""
 
     def press() -> None:
-        until(lambda: len(list(tmp_path.glob("*-sweep-*/points/*/result.json"))) >= 2, "two points")
+        until(reached, "what is interrupted")
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     pressing = threading.Thread(target=press)
     pressing.start()
-    keys = {name: value for name, value in TINY.items() if name != "num_prompts"}
-    linked: dict[str, list[Any]] = {"max_concurrency": [1, 2, 3], "duration": [0.3, 0.3, 300.0]}
-    with pytest.raises(loadgen.SweepInterrupted) as caught:
-        loadgen.sweep(link=[linked], run_dir=str(tmp_path), **keys)
+    yield
     pressing.join()
+
+
+@pytest.mark.whole
+def test_ctrl_c_ends_a_sweep_with_the_points_that_are_done(tmp_path: Path) -> None:
+    """The third point would take five minutes."""
+    linked: dict[str, list[Any]] = {"max_concurrency": [1, 2, 3], "duration": [0.3, 0.3, 300.0]}
+    with (
+        pressed(lambda: len(list(tmp_path.glob("*-sweep-*/points/*/result.json"))) >= 2),
+        pytest.raises(loadgen.SweepInterrupted) as caught,
+    ):
+        loadgen.sweep(link=[linked], run_dir=str(tmp_path), **UNCOUNTED)
     sweep = caught.value.sweep
     assert sweep is not None
     assert [point.state for point in sweep.points] == ["done", "done", "planned"]
@@ -149,18 +157,12 @@ def test_ctrl_c_ends_a_sweep_with_the_points_that_are_done(tmp_path: Path) -> No
 @pytest.mark.whole
 def test_ctrl_c_in_the_first_point_keeps_what_it_measured(tmp_path: Path) -> None:
     """The first point would take five minutes."""
-
-    def press() -> None:
-        journals = (tmp_path, "*-sweep-*/unfinished/*/*/journal.bin")
-        until(lambda: any(path.stat().st_size > 10**4 for path in Path.glob(*journals)), "the first point")
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    pressing = threading.Thread(target=press)
-    pressing.start()
-    keys = {**_without("num_prompts"), "duration": 300.0}
-    with pytest.raises(loadgen.SweepInterrupted) as caught:
-        loadgen.sweep(concurrency=[1, 2], run_dir=str(tmp_path), **keys)
-    pressing.join()
+    journals = (tmp_path, "*-sweep-*/unfinished/*/*/journal.bin")
+    with (
+        pressed(lambda: any(path.stat().st_size > 10**4 for path in Path.glob(*journals))),
+        pytest.raises(loadgen.SweepInterrupted) as caught,
+    ):
+        loadgen.sweep(concurrency=[1, 2], run_dir=str(tmp_path), duration=300.0, **UNCOUNTED)
     assert caught.value.sweep is None
     assert [path.name for path in tmp_path.glob("*-sweep-*/interrupted/*")] == ["000-concurrency-1"]
 
@@ -180,19 +182,13 @@ def test_ctrl_c_during_the_first_run_of_a_search_leaves_none() -> None:
             reached.set()
         return stream()
 
-    def press() -> None:
-        reached.wait(20)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    pressing = threading.Thread(target=press)
-    pressing.start()
     keys = {**SEARCH, "min_duration_s": 300.0, "budget_s": 1800}
     del keys["preset"]
     with (
         ScriptedServer(api(answer, owner="vllm")) as server,
+        pressed(reached.is_set),
         pytest.raises(loadgen.LimitInterrupted) as caught,
     ):
         loadgen.limit(server.base_url, slo="e2el p50 < 60s", **keys)
-    pressing.join()
     assert caught.value.limit is None
     assert caught.value.run is None

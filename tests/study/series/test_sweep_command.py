@@ -229,13 +229,6 @@ def test_a_log_shows_how_many_points_there_are_and_what_begins(
     assert not any("nan" in line or " 0 s left" in line for line in lines[:3])
 
 
-@pytest.mark.whole
-def test_no_server_is_an_error_and_leaves_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert sweep("--base-url", f"http://127.0.0.1:{closed_port()}", "--concurrency", "1,2", *TINY) == 1
-    assert "is not ready" in capsys.readouterr().err
-    assert list(Path("runs").glob("*")) == []
-
-
 FOUR = ("--preset", "instant", "--input-len", "8", "--output-len", "4", "--num-prompts", "4", "--quiet")
 TWO = ("--concurrency", "1,2", "--seed", "7", *FOUR)
 

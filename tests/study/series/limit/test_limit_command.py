@@ -8,12 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from builders.loops import loop_over, loop_over_named, read_tables
-from builders.serving_scripts import launch_command
 from loadgen import cli
 from loadgen.base import parsing
 from loadgen.base.errors import UsageError
 from loadgen.figures.objectives import Objective, Standing
-from loadgen.run import session
 from loadgen.study.limit_record import LimitRecord, LimitRun
 from loadgen.study.series.limit.limit_command import continue_search, find_failing_search
 from loadgen.study.series.limit.limit_search import check_budget
@@ -100,41 +98,3 @@ def test_what_a_search_learned_is_kept_and_goes_on(
     for flag, value in (("slo", "e2el p50 < 9s"), ("model", "x"), ("transport", "httpx"), ("seed", "4")):
         assert cli.main([*argv, f"--{flag}", value, "--resume", str(directory)]) == 2
         assert "--resume: " in capsys.readouterr().err
-
-
-def streams(server: tuple[str, str], *words: str) -> list[str]:
-    """A search over the requests in flight, of tiny requests and short runs."""
-    Path("tiny.toml").write_text('input_len = 8\noutput_len = 2\nslo = "e2el p50 < 60s"\n', "utf-8")
-    short = ("--min-duration", "0.3s", "--budget", "36s")
-    fixed = ("--profile", "tiny.toml", "--seed", "3", "--over", "concurrency", *short)
-    return ["limit", *server, *fixed, "--no-observe", *words]
-
-
-def found() -> LimitRecord:
-    (directory,) = Path("runs").iterdir()
-    return LimitRecord.read(directory)
-
-
-# It serves each connection in a thread, slowly enough for the client to hold any load, and dies once of more
-# than 12.
-CROWDED = "threading.active_count() > 12 and not os.path.exists('died')"
-DEATH = "os.mkdir('died') or die(9, 'CUDA out of memory')"
-DIES = f"Server(lambda _: {DEATH} if {CROWDED} else pause(0.3)).serve()"
-
-
-@pytest.mark.whole
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.usefixtures("ports")
-def test_a_server_that_was_launched_is_started_again_for_the_next_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session, "_FAILED_S", 0.5)
-    launch = ("--launch-command", launch_command(tmp_path, DIES))
-    assert cli.main(streams(launch, "--start", "16", "--max-runs", "2", "--budget", "14s", "--quiet")) == 0
-    record = found()
-    assert record.ended == "most-runs"
-    died, after = record.runs
-    assert (died.load, died.passed) == (16, False)
-    assert "the GPU's memory ran out" in died.reason
-    assert after.load < 16
-    assert after.objectives[0].standing is Standing.MEETS  # whatever disturbed the run
