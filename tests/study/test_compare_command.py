@@ -16,7 +16,7 @@ from msgspec.structs import replace
 import loadgen
 from builders import made_runs
 from builders.comparison_samples import PUBLISHED
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from fakes.scripted_server import ScriptedServer, api, stream
 from loadgen import cli
 from loadgen.report.report import render_report as report
@@ -28,6 +28,8 @@ from loadgen.study.compare import model
 from loadgen.study.compare.model import CampaignSettings, ComparisonOptions
 from loadgen.study.compare_command import Comparison
 from loadgen.study.importers import result_sources
+
+TABLES = read_tables("compare_command")
 
 ONE = str(Path(__file__).parents[2] / "docs" / "examples" / "vllm.json")
 THOR, RTX = str(PUBLISHED / "jetson_thor_serving.md"), str(PUBLISHED / "rtx_pro_6000_speed.csv")
@@ -117,23 +119,10 @@ def test_a_campaign_s_comparison_begins_with_what_to_take(
     assert compared(capsys, "--fits", place).startswith("What fits which memory (GiB)")
 
 
-@loop_over(("words", "said"), [
-    ([], "the following arguments are required: PLACE; loadgen compare --help lists the flags"),
-    ([THOR, "--base", "x"], "unknown flag --base, did you mean '--baseline'?"),
-    ([THOR, "--baseline", "Qwen3-8B-FP9"],
-     "--baseline Qwen3-8B-FP9: no such row, did you mean 'Qwen3-8B-FP8'?"),
-    ([THOR, "--margin", "0"], "--margin 0: give percent, above 0 and below 100"),
-    ([THOR, "--alpha", "2"], "--alpha 2: give a probability, as 0.05"),
-    ([THOR, "--headline", "tok"], "--headline tok: no run reports it"),
-    ([THOR, "--bandwidth", "0"], "--bandwidth 0: give the GB/s"),
-    ([THOR, "--csv", "--json"], "not allowed with argument"),
-    ([THOR, "--fits", "16GB", "--max-kl", "0"], "argument --max-kl: '0': give a number from 1e-06 to 100"),
-    ([ONE, "--answer"], "--answer: there are not two checkpoints of one load to choose from"),
-    ([ONE, "--fits", "9GiB", "--max-kl", "1"], "--fits, --max-kl: there are not two checkpoints"),
-    ([THOR, "--model-config", "nowhere.json"], "nowhere.json"),
-])  # fmt: skip
+@loop_over(("words", "said"), TABLES["refused"])
 def test_what_cannot_be_is_refused(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
-    assert said in refused(capsys, *words)
+    places = {"THOR": THOR, "ONE": ONE}
+    assert said in refused(capsys, *(places.get(word, word) for word in words))
 
 
 def test_a_recorded_machine_of_another_version_costs_the_roofline_alone() -> None:
@@ -207,18 +196,7 @@ def vllm_file(path: Path, speed: float, **metadata: object) -> str:
     return str(path)
 
 
-IMPOSSIBLE = {
-    "impossible-value": {"mean_ttft_ms": -3.0},
-    "figures-disagree": {"output_throughput": 5000.0},
-    "impossible-order": {"median_ttft_ms": 90.0, "p99_ttft_ms": 80.0, "mean_ttft_ms": 85.0},
-    "impossible-order of the end": {"mean_ttft_ms": 50.0, "mean_e2el_ms": 40.0},
-    "longer-than-the-run": {"p99_ttft_ms": 90e3},
-    "beyond-schedule": {"mean_tpot_ms": 60.0, "mean_itl_ms": 60.0},
-    "many-failures": {"failed": 30},
-}
-
-
-@loop_over(("code", "figures"), IMPOSSIBLE.items())
+@loop_over(("code", "figures"), TABLES["impossible"].items())
 @loop_over("side", [0, 1])
 def test_no_verdict_is_given_on_what_an_audit_calls_impossible(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, code: str, figures: dict[str, float], side: int

@@ -19,7 +19,11 @@ from loadgen.study.describe_command import read_load
 
 TABLES = read_tables("describe_command")
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
-AZURE, MOONCAKE = str(EXAMPLES / "azure_2023.csv"), str(EXAMPLES / "mooncake.jsonl")
+
+
+@pytest.fixture(autouse=True)
+def _at_the_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(EXAMPLES)
 
 
 def describe(*words: str) -> int:
@@ -27,32 +31,20 @@ def describe(*words: str) -> int:
 
 
 def test_no_part_of_a_cache_needs_more_than_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert describe(MOONCAKE) == 0
+    assert describe("mooncake.jsonl") == 0
     printed = " ".join(capsys.readouterr().out.split())
     unlimited, reached = (printed.partition(words)[2] for words in ("limit (", "90 % of it in "))
     assert unlimited.split()[0] == reached.split()[0]
 
 
 def test_a_file_compared_with_itself_is_named_by_its_place(capsys: pytest.CaptureFixture[str]) -> None:
-    assert describe(AZURE, AZURE) == 0
+    assert describe("azure_2023.csv", "azure_2023.csv") == 0
     head = capsys.readouterr().out.splitlines()
     assert head[1].split() == ["AGAINST", "FILE", "apart"]
     assert "KS 0.0000" in head[6]
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (["nowhere.jsonl"], "nowhere.jsonl"),
-        ([AZURE, "nowhere.jsonl"], "nowhere.jsonl"),
-        ([str(EXAMPLES / "timed.jsonl")], "give --trace-format mooncake"),
-        ([AZURE, "--json", "--html", "-"], "--json and --html - both write to standard output"),
-        ([AZURE, "--against-format", "timed"], "name the file that FILE is compared with"),
-        ([AZURE, AZURE, "--against-format", "times"], "--trace-format times: choose from"),
-        ([AZURE, "--html", "nowhere/page.html"], "nowhere/page.html"),
-        ([AZURE, AZURE, AZURE], "azure_2023.csv"),
-    ],
-)
+@pytest.mark.parametrize(("words", "reason"), TABLES["refused"])
 def test_what_cannot_be_described_is_refused_in_a_line(
     words: list[str], reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -62,25 +54,12 @@ def test_what_cannot_be_described_is_refused_in_a_line(
     assert reason in refused[0]
 
 
-def write_page(tmp_path: Path, *words: str) -> str:
-    page = tmp_path / "page.html"
-    assert describe(*words, "--html", str(page)) == 0
-    return page.read_text("utf-8")
-
-
-@pytest.mark.parametrize(
-    ("words", "panels"),
-    [
-        ([AZURE], ["arrivals", "dispersion", "prompts", "outputs", "lengths"]),
-        ([MOONCAKE], ["arrivals", "prompts", "outputs", "lengths", "reuse"]),
-        ([str(EXAMPLES / "conversations.jsonl")], ["prompts", "reuse", "sessions", "pauses"]),
-        ([AZURE, MOONCAKE], ["arrivals", "dispersion", "prompts", "outputs", "lengths", "reuse"]),
-    ],
-)
+@pytest.mark.parametrize(("words", "panels"), TABLES["panels"])
 def test_a_page_has_a_picture_of_all_that_is_known(
     words: list[str], panels: list[str], tmp_path: Path
 ) -> None:
-    page = write_page(tmp_path, *words)
+    assert describe(*words, "--html", str(tmp_path / "page.html")) == 0
+    page = (tmp_path / "page.html").read_text("utf-8")
     drawn = [part.split('"')[0] for part in page.split('<figure id="pictures-')[1:]]
     assert drawn == panels
     assert ('id="fidelity"' in page) == (len(words) == 2)

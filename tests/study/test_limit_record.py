@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.made_limits import SPEED, TTFT, limit_record, limit_run, speed_run
 from loadgen.study import limit_record as limits
 from loadgen.study.limit_record import LimitEstimate
+
+TABLES = read_tables("limit_record")
 
 # What a search knows when it has found nothing.
 NOTHING: dict[str, Any] = {
@@ -31,24 +31,14 @@ def test_a_search_that_knows_nothing_yet_says_what_it_is_for() -> None:
     ]
 
 
-@loop_over(("changes", "first"), [
-    ({"highest_passing": 512}, "limit: at least 512 at a time"),
-    ({"lowest_failing": 1}, "limit: below 1 at a time"),
-    ({"limit": LimitEstimate(value=46.2, low=None, high=48)}, "limit: 46.2 at a time (95 %: at most 48)"),
-    ({"limit": LimitEstimate(value=1234.5, low=None, high=None)}, "limit: 1,234 at a time"),
-    ({"limit": LimitEstimate(value=0.05, low=0.047, high=0.0531, confidence=0.9)},
-     "limit: 0.05 at a time (90 %: 0.047 to 0.0531)"),
-])  # fmt: skip
+@loop_over(("changes", "first"), TABLES["first_lines"])
 def test_the_first_line_is_what_is_known(changes: dict[str, Any], first: str) -> None:
+    if "limit" in changes:
+        changes = {"limit": LimitEstimate(**changes["limit"])}
     assert limits.describe_limit(limit_record(axis="concurrency", **(NOTHING | changes))) == first
 
 
-@pytest.mark.parametrize(("took_s", "needs_s", "says"), [
-    (24.0, 41.2, "the next run needs about 41 s, 36 s of the budget are left"),
-    (24.0, 126.0, "the next run needs about 2.1 min, 36 s of the budget are left"),
-    (60.5, 41.2, "the budget is spent"),
-    (24.0, None, "the budget is spent"),
-])  # fmt: skip
+@loop_over(("took_s", "needs_s", "says"), TABLES["budgets"])
 def test_a_budget_too_small_for_the_next_run_is_not_called_spent(
     took_s: float, needs_s: float | None, says: str
 ) -> None:
@@ -107,13 +97,7 @@ def test_a_floor_is_kept_and_shown_in_tokens_per_second() -> None:
     assert table.body[0][2:4] == ("90.13", "88")
 
 
-@loop_over(("changes", "line"), [
-    ({"axis": "concurrency", "of_sessions": True},
-     "per kW: 26.7 sessions under way (95 %: 24.1 to 29.3), of 390 W (95 %: 381 to 399)"),
-    ({"axis": "concurrency"}, "per kW: 26.7 requests under way (95 %: 24.1 to 29.3), of 390 W"),
-    ({"of_sessions": True}, "per kW: 26.7 sessions/s (95 %: 24.1 to 29.3), of 390 W"),
-    ({}, "per kW: 26.7 requests/s (95 %: 24.1 to 29.3), of 390 W (95 %: 381 to 399)"),
-])  # fmt: skip
+@loop_over(("changes", "line"), TABLES["per_kilowatt"])
 def test_the_limit_per_kilowatt_is_there_where_power_is(changes: dict[str, Any], line: str) -> None:
     known = {
         "per_kw": LimitEstimate(value=26.7, low=24.1, high=29.3),

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over_named, read_tables
 from loadgen.facts.run_facts import Cell, Server
 from loadgen.facts.sensor_facts import MemoryUse, SensorSummary
 from loadgen.server.checkpoint import Checkpoint
 from loadgen.study.run_summary import summarise_run
 from report.test_run_directory import WHEN, made
+
+TABLES = read_tables("run_summary")
 
 HERE = Path("runs/r")
 
@@ -49,32 +52,11 @@ def checkpoint(quantization: str = "", path: str = "/m/x") -> Checkpoint:
     return Checkpoint(path=path, config_digest="d", quantization=quantization, weight_bytes=7)
 
 
-@loop_over(("changes", "name"), [
-    pytest.param({"label": "mine"}, "mine", id="the label first"),
-    pytest.param({"server": server(model_root="/m/Qwen3-8B-FP8")}, "Qwen3-8B-FP8", id="the files' name"),
-    pytest.param({"server": server(model_root="/m/Qwen3-8B"), "checkpoint": checkpoint("AWQ-4bit")},
-                 "Qwen3-8B-AWQ-4bit", id="what the files declare"),
-    pytest.param({"server": server(model_root="/m/Qwen3-8B-FP8"), "checkpoint": checkpoint("FP8")},
-                 "Qwen3-8B-FP8", id="not said twice"),
-    pytest.param({"server": server(model_root="/m/Qwen3-8B"), "checkpoint": checkpoint("BF16")}, "Qwen3-8B",
-                 id="unquantized"),
-    pytest.param({"server": server(model_root="/h/models--Qwen--Qwen3-8B-AWQ/snapshots/5f")}, "Qwen3-8B-AWQ",
-                 id="in the hub's cache"),
-    pytest.param(
-        {"server": server(model_root="qwen3"), "checkpoint": checkpoint(path="/m/Qwen3-8B-GPTQ-Int4")},
-        "Qwen3-8B-GPTQ-Int4",
-        id="where the server repeats its served name",
-    ),
-    pytest.param({"checkpoint": checkpoint("GGUF-Q4_K_M", "/m/Qwen3-8B-Q4_K_M.gguf")}, "Qwen3-8B-Q4_K_M",
-                 id="a GGUF file"),
-    pytest.param({"server": server(model="org/m")}, "m", id="the served name last"),
-    pytest.param({"server": server(model="m", model_root="jetson-thor", simulated="jetson-thor")}, "m",
-                 id="simulated"),
-    pytest.param({"cell": Cell(campaign="c", checkpoint="row", server="s", profile="p", repeat=0, start="a")},
-                 "row", id="of a campaign"),
-])  # fmt: skip
+@loop_over_named(("changes", "name"), TABLES["names"])
 def test_a_checkpoint_is_called_by_what_tells_it_from_others(changes: dict[str, Any], name: str) -> None:
-    assert summarise_run(HERE, made(**changes)).name == name
+    makers: dict[str, Callable[..., Any]] = {"server": server, "checkpoint": checkpoint, "cell": Cell}
+    facts = {key: makers[key](**value) if key in makers else value for key, value in changes.items()}
+    assert summarise_run(HERE, made(**facts)).name == name
 
 
 @pytest.mark.parametrize(

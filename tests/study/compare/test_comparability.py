@@ -9,7 +9,7 @@ import pytest
 
 from builders import made_data, made_runs
 from builders.comparison_samples import HIGH, run
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named, read_tables
 from builders.provoked_states import CAPPED, SERVER, read_files
 from loadgen import cli
 from loadgen.base.rule import Severity
@@ -30,40 +30,26 @@ from loadgen.study.compare.comparability import (
 from loadgen.study.compare.speculation_split import COMMITTED_MS
 from loadgen.study.run_summary import Reported, summarise_run
 
+TABLES = read_tables("comparability")
+
 REFUSED, MARKED = Severity.REFUSED, Severity.MARKED
 PLACE: dict[str, Any] = {"engine": "vLLM 0.11.0", "machine": "Thor", "power_mode": "MAXN"}
 BASELINE = run("base", 100.0, **PLACE)
 
 
-def other(**told: Any) -> Reported:
-    """A run like baseline's but for what is told."""
-    return replace(run("row", 200.0), **{**PLACE, **told})
+def other(load: dict[str, Any] | None = None, **told: Any) -> Reported:
+    """A run like baseline's but for keys of its load and what is told."""
+    return replace(run("row", 200.0, replace(HIGH, **(load or {}))), **{**PLACE, **told})
 
 
-def loaded(**told: Any) -> Reported:
-    """A run like baseline's but for its load."""
-    return replace(run("row", 200.0, replace(HIGH, **told)), **PLACE)
+def list_found(row: Reported, baseline: Reported) -> list[tuple[str, str]]:
+    """How grave each difference is, and its evidence."""
+    return [(found.rule.severity.name, found.evidence) for found in find_differences(row, baseline)]
 
 
-@loop_over(("row", "severity", "said"), [
-    (loaded(input_len=2069.0), REFUSED, "2069 tokens per prompt, baseline 2048"),
-    (loaded(requests=200), REFUSED, "requests: 200, baseline 100"),
-    (loaded(max_concurrency=16), REFUSED, "concurrency 16, baseline 8"),
-    (loaded(request_rate_per_s=4.0), REFUSED, "4 requests/s, baseline inf"),
-    (loaded(asked_output_len=256), REFUSED, "256 tokens requested per response, baseline 128"),
-    (loaded(output_len=64.0), REFUSED, "64 tokens per response, baseline 128"),
-    (loaded(output_len=124.19), MARKED, "124.2 tokens per response, baseline 128"),
-    (other(machine=""), None, ""),
-    (other(machine="H20"), REFUSED, "on H20, baseline Thor"),
-    (other(power_mode="30W"), REFUSED, "power mode 30W, baseline MAXN"),
-    (other(engine="vLLM 0.12.0"), MARKED, "vLLM 0.12.0, baseline vLLM 0.11.0"),
-    (other(told_by="sglang"), MARKED, "measured by sglang, baseline loadgen"),
-    (loaded(input_len=2067.0, output_len=127.0), None, ""),
-    (loaded(max_concurrency=None, request_rate_per_s=None, asked_output_len=None), None, ""),
-])  # fmt: skip
-def test_a_difference_is_refused_or_marked(row: Reported, severity: Severity | None, said: str) -> None:
-    found = find_differences(row, BASELINE)
-    assert [(one.rule.severity, one.evidence) for one in found] == ([(severity, said)] if severity else [])
+@loop_over(("changes", "severity", "said"), TABLES["differences"])
+def test_a_difference_is_refused_or_marked(changes: dict[str, Any], severity: str | None, said: str) -> None:
+    assert list_found(other(**changes), BASELINE) == ([(severity, said)] if severity else [])
 
 
 def test_speeds_of_two_formulas_are_refused() -> None:
@@ -77,9 +63,8 @@ def test_speeds_of_two_formulas_are_refused() -> None:
 
 
 def test_refused_ones_come_first() -> None:
-    row = replace(loaded(requests=10, output_len=124.0), engine="SGLang 0.5")
-    found = [one.rule.severity for one in find_differences(row, BASELINE)]
-    assert found == [REFUSED, MARKED, MARKED]
+    row = other({"requests": 10, "output_len": 124.0}, engine="SGLang 0.5")
+    assert [severity for severity, _ in list_found(row, BASELINE)] == ["REFUSED", "MARKED", "MARKED"]
 
 
 @pytest.mark.parametrize(
@@ -130,8 +115,7 @@ def test_runs_of_ours_tell_more(facts: dict[str, Any], severity: Severity | None
         made_runs.reported(made_runs.run(**{**base, **facts})),
         made_runs.reported(made_runs.run(**base)),
     )
-    found = find_differences(row, baseline)
-    assert [(one.rule.severity, one.evidence) for one in found] == ([(severity, said)] if severity else [])
+    assert list_found(row, baseline) == ([(severity.name, said)] if severity else [])
 
 
 @loop_over(("row", "baseline", "figures", "evidence"), [
@@ -205,45 +189,20 @@ def test_the_rate_of_a_trace_is_its_own() -> None:
     assert found["request rate"] == "a trace's own requests/s, baseline 100"
 
 
-def of_cache(share: float | None, *doubts: str, ttft_ms: float = 50.0, tpot_ms: float = 7.0) -> Reported:
-    """A run whose prompt tokens were found in the cache to such a share, with these grave doubts."""
+def of_cache(
+    share: float | None = None, warm: bool = False, ttft_ms: float = 50.0, tpot_ms: float = 7.0
+) -> Reported:
+    """A run whose prompt tokens were found in the cache to such a share, if warm with the doubt of it."""
     figures = {"mean_ttft_ms": ttft_ms, "mean_tpot_ms": tpot_ms, "cached_share": share}
-    return replace(run("row", 200.0, figures=figures), **PLACE, doubts=doubts)
+    return replace(run("row", 200.0, figures=figures), **PLACE, doubts=("prefix-cache",) * warm)
 
 
-WARM = "prefix-cache"
-
-
-@loop_over(("row", "baseline", "severity", "said"), [
-    pytest.param(of_cache(0.96, WARM), of_cache(0.002), REFUSED,
-                 "96 % of the prompt tokens cached, baseline 0.2 %", id="warm and cold"),
-    pytest.param(of_cache(0.0), of_cache(0.96, WARM), REFUSED,
-                 "0 % of the prompt tokens cached, baseline 96 %", id="cold and warm"),
-    pytest.param(of_cache(0.96, WARM), of_cache(0.95, WARM), None, "", id="both warm"),
-    pytest.param(of_cache(0.96, WARM), of_cache(0.5, WARM), REFUSED,
-                 "96 % of the prompt tokens cached, baseline 50 %", id="both warm, one half"),
-    pytest.param(of_cache(None, WARM), of_cache(None), REFUSED, "prompts cached, the baseline's not",
-                 id="by TTFT"),
-    pytest.param(of_cache(None), of_cache(None, WARM), REFUSED, "prompts not cached, the baseline's were",
-                 id="by TTFT, the baseline"),
-    pytest.param(of_cache(None, WARM), of_cache(None, WARM), None, "", id="both, by TTFT"),
-    pytest.param(of_cache(0.8), of_cache(0.4), None, "", id="both as planned: one cache is smaller"),
-    pytest.param(of_cache(0.06, WARM), of_cache(0.04), None, "", id="as good as alike"),
-    pytest.param(of_cache(None, ttft_ms=8.0), of_cache(None), MARKED,
-                 "TTFT of 8 ms, baseline 50 ms, at 2048 tokens of prompt: as of a warm cache",
-                 id="two steps for 2,048 tokens"),
-    pytest.param(of_cache(None), of_cache(None, ttft_ms=8.0), MARKED,
-                 "TTFT of 50 ms, baseline 8 ms, at 2048 tokens of prompt: as of a warm cache",
-                 id="the baseline in two steps"),
-    pytest.param(of_cache(None, ttft_ms=8.0, tpot_ms=3.0), of_cache(None), None, "", id="a faster server"),
-    pytest.param(of_cache(None, ttft_ms=500.0), of_cache(None), None, "", id="a slow prefill"),
-    pytest.param(of_cache(0.0, ttft_ms=8.0), of_cache(0.0), None, "", id="nothing cached, as reported"),
-])  # fmt: skip
+@loop_over_named(("row", "baseline", "severity", "said"), TABLES["caches"])
 def test_a_warm_side_is_not_set_against_a_cold_one(
-    row: Reported, baseline: Reported, severity: Severity | None, said: str
+    row: dict[str, Any], baseline: dict[str, Any], severity: str | None, said: str
 ) -> None:
-    found = find_differences(row, baseline)
-    assert [(one.rule.severity, one.evidence) for one in found] == ([(severity, said)] if severity else [])
+    found = list_found(of_cache(**row), of_cache(**baseline))
+    assert found == ([(severity, said)] if severity else [])
 
 
 def drawn(seed: int, input_tokens: int = 64, output_tokens: int = 16, **facts: Any) -> Reported:

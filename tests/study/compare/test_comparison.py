@@ -18,7 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.comparison_samples import HIGH, cells, failed, run, runs, thor
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.made_cases import WHEN
 from builders.made_sessions import made, rows_of
 from loadgen.base.errors import UsageError
@@ -40,6 +40,8 @@ from loadgen.study.compare.model import (
 from loadgen.study.consistency import ceilings
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.run_summary import SESSION_MS, Reported, summarise_run
+
+TABLES = read_tables("comparison")
 
 SLOW, FAST = [100.0, 101.0, 99.0, 100.5, 99.5], [200.0, 203.0, 198.5, 200.5, 199.0]
 BASE, FP8 = cells("Qwen3-8B", SLOW), cells("Qwen3-8B-FP8", FAST)
@@ -91,16 +93,10 @@ def test_rows_of_all_loads_are_one_family() -> None:
     assert p == pytest.approx([p[0], 2 * p[0], 2 * p[0]])
 
 
-@loop_over(("names", "asked", "baseline"), [
-    (["Qwen3-8B-FP8", "Qwen3-8B", "Qwen3-4B"], {}, "Qwen3-8B"),
-    (["Qwen3-8B-FP8", "Qwen3-8B-AWQ"], {}, "Qwen3-8B-FP8"),
-    (["Qwen3-8B-FP8", "Qwen3-8B"], {"campaign": CampaignSettings("Qwen3-8B-FP8")}, "Qwen3-8B-FP8"),
-    (["Qwen3-8B-FP8", "Qwen3-8B"], {"campaign": CampaignSettings("gone")}, "Qwen3-8B"),
-    (["Qwen3-8B-FP8", "Qwen3-8B"], {"baseline": "Qwen3-8B-FP8", "campaign": CampaignSettings("x")},
-     "Qwen3-8B-FP8"),
-    (["Qwen3-8B-FP8", "Qwen3-8B"], {"baseline": "qwen3-8b-fp8"}, "Qwen3-8B-FP8"),
-])  # fmt: skip
-def test_the_baseline(names: list[str], asked: dict[str, str], baseline: str) -> None:
+@loop_over(("names", "asked", "baseline"), TABLES["baselines"])
+def test_the_baseline(names: list[str], asked: dict[str, Any], baseline: str) -> None:
+    if "campaign" in asked:
+        asked = asked | {"campaign": CampaignSettings(asked["campaign"])}
     found = only(compared([run(name, 1.0 + at) for at, name in enumerate(names)], **asked))
     assert (found.baseline, found.lines[0].name) == (baseline, baseline)
 
@@ -342,13 +338,7 @@ def test_long_names_are_shortened_in_the_middle(name: str, width: int, shown: st
     assert len(shown) <= width
 
 
-@loop_over(("load", "said"), [
-    ({}, "unknown load"),
-    ({"name": "input 6144"}, "input 6144"),
-    ({"input_len": 2041.69, "output_len": 128.0}, "2041.7 in / 128 out"),
-    ({"requests": 1, "max_concurrency": 1, "request_rate_per_s": 0.5},
-     "1 request, one at a time, 0.5 requests/s"),
-])  # fmt: skip
+@loop_over(("load", "said"), TABLES["loads"])
 def test_a_load_in_words(load: dict[str, Any], said: str) -> None:
     assert comparison_report.describe_load(Load(**load)) == said
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders import made_data, made_runs
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.base.rule import Severity
 from loadgen.facts.run_facts import Client
 from loadgen.plan.profile import Profile
@@ -23,31 +23,11 @@ from loadgen.study.compare.model import ComparisonOptions, Decision
 from loadgen.study.importers.clients import loadgen_runs
 from loadgen.study.run_summary import Reported, summarise_run
 
+TABLES = read_tables("load_identity")
+
 KEYS: dict[str, Any] = {"name": "made", "input_len": 64, "output_len": 16, "num_prompts": 24}
 BASE = {**KEYS, "max_concurrency": 4, "backend": "openai"}
-CLASSES = [{"name": "a", "share": 100, "input_len": 64, "output_len": 16}]
-# Another value of every key that makes the load.
-OTHER: dict[str, Any] = {
-    "input_len": 65, "output_len": 17, "range_ratio": "0.5", "prefix_len": 8, "num_prompts": 25,
-    "max_concurrency": 5, "request_rate": 4.0, "burstiness": 0.3, "exact_rate": False, "duration": 5.0,
-    "num_sessions": 6, "turns": 4, "think_time": "0.3", "turn_delays": "none", "assistant": "live",
-    "users": 4, "user_rate": 0.25, "schedule": "rate 2 for 60s", "bursts": "50 every 10s",
-    "ramp_up_strategy": "linear", "ramp_up_start_rps": 1.0, "ramp_up_end_rps": 2.0, "classes": CLASSES,
-    "prefill_concurrency": 2, "max_requests": 9,
-    "cancel_rate": "50%", "cancel_after": "2s", "self_timed": False, "trace_window": "0:60", "speed_up": 1.05,
-    "trace_max_input_len": 60, "trace_max_output_len": 12, "trace_too_long": "clip", "trace_idle_cap": 1.0,
-    "trace_jitter": "uniform", "trace_replay": "closed",
-    "input_dist": "uniform:min=1,max=127", "output_dist": "uniform:min=1,max=31",
-    "prefix_groups": 2, "prefix_zipf": 1.0, "disable_shuffle": True, "no_oversample": True,
-    "dataset_category": "qa",
-    "skip_chat_template": True, "sharegpt_output_len": 12, "custom_output_len": 12,
-    "prefix_repetition_prefix_len": 8, "prefix_repetition_suffix_len": 8,
-    "prefix_repetition_num_prefixes": 8, "prefix_repetition_output_len": 8,
-    "timed_trace_label_timestamp": "t", "timed_trace_label_input_length": "i",
-    "timed_trace_label_output_length": "o", "timed_trace_label_hash_ids": "h",
-    "timed_trace_chunk_hash_size": 8, "timed_trace_sec_multiplier": 2.0,
-    "image_size": "64x64", "images": "2", "image_dir": "pictures", "image_format": "png",
-}  # fmt: skip
+OTHER: dict[str, Any] = TABLES["loads"]  # another value of every key that makes the load
 # Keys that name what is read, by what was read: the facts of both runs, and the keys that both have.
 READ: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "dataset_name": ({"dataset_path": "a"}, made_data.data("sharegpt"), made_data.data("custom")),
@@ -111,17 +91,11 @@ def test_another_value_of_a_key_makes_another_load(key: str) -> None:
 
 @loop_over("key", list_profile_keys(Makes.REQUEST, Makes.CLIENT))
 def test_another_request_or_client_is_marked(key: str) -> None:
-    other: dict[str, Any] = {
-        "session_header": "X-Session-ID", "backend": "vllm", "stream": False, "continuous_usage": True,
-        "ignore_eos": False, "extra_body": {"a": 1}, "chat_template_kwargs": {"a": 1}, "logprobs": 1,
-        "min_tokens": 3, "top_k": 3, "turn_timeout": 9.0, "request_timeout": 9.0, "stall_timeout": 9.0,
-        "warmup": "2", "cooldown": "2",
-    }  # fmt: skip
     facts: dict[str, dict[str, Any]] = {
         "prompt_format": {"prompt_format": "corpus"},
         "num_warmups": {"warmups": 4},
     }
-    change = {} if key in facts else {key: other.get(key, 0.5)}
+    change = {} if key in facts else {key: TABLES["requests"].get(key, 0.5)}
     found = find_differences(ours({**BASE, **change}, 2, **facts.get(key, {})), ours(BASE, 1))
     assert [finding.rule.severity for finding in found] == [Severity.MARKED]
 

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from builders.campaign_files import cells, facts, the_directory, written
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from fakes.virtual_serving import virtual_engines
 from loadgen import cli
 from loadgen.base.errors import ExitCode
 from loadgen.study.gate.gate_command import interleave
 from loadgen.study.series.campaign import arms, campaign_file
 from loadgen.study.series.campaign.campaign_command import CampaignRequest
+
+TABLES = read_tables("gate_campaign")
 
 # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -145,20 +147,7 @@ def test_a_cell_that_failed_is_no_verdict(tmp_path: Path, capsys: pytest.Capture
     assert len(cells(the_directory())) == 1  # it ended there
 
 
-@loop_over(
-    ("tables", "words", "message"),
-    [
-        ([BASE], [], "has one arm: add the base as another of [[checkpoints]]"),
-        (SAME, ["--baseline", "nwe"], "--baseline nwe: no such arm"),
-        (SAME, ["--metric", "ttft_p90"], "have p99: add it to metric_perc"),
-        (SAME, ["--max-pairs", "2"], "--max-pairs 2: give at least 3"),
-        (SAME, ["--max-pairs", "0"], "--max-pairs 0: give at least 3"),
-        (SAME, ["--max-pairs", "1001"], "1001: give at most 1000"),
-        ([*SAME, {"name": "b", "preset": FAST}], ["--history", "h"], "and this gate has 2"),
-        ([BASE, {"name": "new", "launch_command": "x"}], [], "allow it with --allow-launch"),
-        ([BASE, {"name": "new", "model": "${M}"}], [], "M not set in the environment"),
-    ],
-)
+@loop_over(("tables", "words", "message"), TABLES["refused"])
 def test_what_cannot_be_measured_is_refused_before_it_is(
     tables: list[dict[str, Any]], words: list[str], message: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

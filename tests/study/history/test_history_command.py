@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from builders import made_runs
+from builders.loops import read_tables
 from builders.made_runs import WHEN
 from loadgen import cli
 from loadgen.study import bundle_command
+
+TABLES = read_tables("history_command")
 
 RECORDED = Path(__file__).parents[2] / "data" / "histories"
 SLOWER = str(RECORDED / "slower.jsonl")
@@ -75,24 +78,10 @@ def test_what_cannot_be_a_history_is_refused_in_one_line(
     Path("none").mkdir()
     keep(tmp_path / "two", 0)
     keep(tmp_path / "two", 1, requests=32)
-    for words, why in {
-        ("empty.jsonl",): "empty.jsonl is empty: `loadgen gate --history empty.jsonl` appends to it",
-        ("cut.jsonl",): "cut.jsonl:2 is no entry of a history (Invalid JSON: ",
-        ("machine.jsonl",): "machine.jsonl has more than one machine (simulated: small-gpu and ",
-        ("load.jsonl",): "load.jsonl has more than one load (smoke: requests 48, ",
-        ("two",): "two has more than one load (made: requests 24, ",
-        (SLOWER, "two/run-0"): f"{SLOWER} has more than one load (",
-        ("none",): "none has no known results in 0 files",
-        ("missing",): "missing: No such file or directory",
-        (SLOWER, "--metric", "output_throughputs"): "no metric 'output_throughputs', did you mean "
-        "'output_throughput'?; there are output_throughput, ",
-        (SLOWER, "--alpha", "5"): "--alpha 5: give a probability, as 0.05",
-        (SLOWER, "--html", "page"): "--html page: name a file that ends in .html",
-        ("two/run-0", "--name", "x"): "no run of x is left: name others",
-        (SLOWER, "--name", "x"): "no measurement of x is left: name another label",
-    }.items():  # fmt: skip
-        assert refused(capsys, *words, "--json").startswith(f"loadgen: {why}")
-        assert refused(capsys, *words).startswith(f"loadgen: {why}")
+    for given, why in TABLES["refused"]:
+        words = [SLOWER if word == "SLOWER" else word for word in given]
+        assert refused(capsys, *words, "--json").startswith(f"loadgen: {why.replace('SLOWER', SLOWER)}")
+        assert refused(capsys, *words).startswith(f"loadgen: {why.replace('SLOWER', SLOWER)}")
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "cut.jsonl", "empty.jsonl", "load.jsonl", "machine.jsonl", "none", "two",
     ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from loadgen.study.series import grid
 from loadgen.study.series.grid import Variation
 
 TABLES = read_tables("grid")
-CONVERSATIONS = Path(__file__).parents[3] / "docs" / "examples" / "conversations.jsonl"
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 
 
 def build(keys: Mapping[str, Any]) -> Profile:
@@ -38,6 +38,12 @@ def link(text: str) -> grid.Dimension:
 
 def rate(text: str) -> grid.Dimension:
     return grid.parse_loads("--rate", grid.RATE, text)
+
+
+MAKERS = {
+    "concurrency": concurrency, "rate": rate, "vary": vary, "link": link,
+    "serve-param": grid.parse_serve_param,
+}  # fmt: skip
 
 
 def test_server_flags_vary_slowest_and_the_load_fastest() -> None:
@@ -70,61 +76,21 @@ def test_linked_lists_vary_together() -> None:
     assert variation.axis == "rate"
 
 
-ROWS, LOADS = {"dataset_path": str(CONVERSATIONS)}, concurrency("1,8")
-PROMPTS = {"dataset_path": str(CONVERSATIONS.with_name("prompts.jsonl"))}
-
-
-@loop_over(
-    ("dimension", "given", "prompts", "sessions"),
-    [
-        (LOADS, {}, [50, 80], None),
-        (rate("0.05,10"), {}, [50, 600], None),
-        (LOADS, {"num_prompts": 7}, [7, 7], None),
-        (LOADS, {"duration": 30.0}, None, None),
-        (vary("num_prompts=3,4"), {"max_concurrency": 2}, [3, 4], None),
-        (LOADS, {"turns": 4}, None, [50, 80]),
-        (rate("0.05,10"), {"turns": 4}, None, [50, 600]),
-        (LOADS, {"turns": 4, "num_sessions": 7}, None, [7, 7]),
-        (LOADS, {"trace": "a.jsonl", "trace_replay": "closed"}, None, [50, 80]),
-        (LOADS, ROWS, None, [50, 80]),
-        (LOADS, {**ROWS, "num_prompts": 7}, [7, 7], None),
-        (LOADS, PROMPTS, [50, 80], None),
-        (LOADS, {"dataset_path": "none.jsonl"}, [50, 80], None),
-        (LOADS, {"turns": 4, "num_prompts": 7}, [7, 7], None),
-        (LOADS, {"turns": 4, "duration": 30.0}, None, None),
-    ],
-)
+@loop_over(("flag", "text", "given", "prompts", "sessions"), TABLES["counts"])
 def test_a_point_has_as_many_requests_or_sessions_as_its_load_needs(
-    dimension: grid.Dimension, given: dict[str, Any], prompts: list[int | None] | None,
-    sessions: list[int | None] | None,
+    flag: str, text: str, given: dict[str, Any], prompts: list[int | None] | None,
+    sessions: list[int | None] | None, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    made = [workload for _, workload in grid.list_points(Variation((dimension,)), given, build)]
+    monkeypatch.chdir(EXAMPLES)
+    made = [workload for _, workload in grid.list_points(Variation((MAKERS[flag](text),)), given, build)]
     assert [each.num_prompts for each in made] == (prompts or [None, None])
     assert [each.num_sessions for each in made] == (sessions or [None, None])
 
 
-@loop_over(
-    ("make", "text", "message"),
-    [
-        (concurrency, "0,1", "--concurrency 0,1: give whole numbers of requests in flight, 1 or more"),
-        (concurrency, "1,2.5", "--concurrency 1,2.5: give whole numbers of requests in flight, 1 or"),
-        (concurrency, "1,x", "--concurrency '1,x': 'x' is not a number"),
-        (rate, "-1,2", "--rate -1,2: give requests per second, more than 0"),
-        (rate, "0,2", "--rate 0,2: give requests per second, more than 0"),
-        (vary, "input_ln=1,2", "--vary input_ln: no key of a profile that can vary, did you mean"),
-        (vary, "ladder=1,2", "--vary ladder: no key of a profile that can vary: docs/profiles.md lists"),
-        (vary, "input_len", "--vary 'input_len': write NAME=VALUE,VALUE, as input_len=512,2048"),
-        (link, "input_len=1,2 input-len=3,4", "--link: input_len is given twice"),
-        (link, "input_len=1,2 output_len=3", "--link: linked lists are of one length: input_len has 2, out"),
-        (link, "input_len=512,512 output_len=128,128", "--link: 512,128 is listed twice"),
-        (grid.parse_serve_param, "max-num-seqs=8,", "--serve-param '8,': a value is missing before"),
-    ],
-)
-def test_a_list_that_cannot_be_varied_is_refused(
-    make: Callable[[str], grid.Dimension], text: str, message: str
-) -> None:
+@loop_over(("flag", "text", "message"), TABLES["refused_lists"])
+def test_a_list_that_cannot_be_varied_is_refused(flag: str, text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        make(text)
+        MAKERS[flag](text)
     assert str(caught.value).startswith(message)
 
 
@@ -160,29 +126,12 @@ def test_what_is_no_sweep_is_refused(
     assert str(caught.value).startswith(message)
 
 
-UNUSED = "is varied, and the data set of these points has none of it"
-
-
-@loop_over(
-    ("dimension", "given", "message"),
-    [
-        (vary("input_len=8,0"), {}, "--random-input-len 0: "),
-        (vary("input_len=8,16"), {"dataset_path": "rows.jsonl"}, f"input_len {UNUSED}: leave it out"),
-        (link("dataset_path=a.jsonl,b.jsonl range_ratio=0,0.5"), {}, f"range_ratio {UNUSED}"),
-        (vary("output_len=8,16"), {"trace": "trace.jsonl"}, f"output_len {UNUSED}"),
-        (rate("1,2"), {"schedule": "rate 2 for 60s"}, "--schedule and --rate are two loads: leave out one"),
-        (
-            concurrency("1,2"),
-            {"schedule": "concurrency 1 to 8 over 60s"},
-            "--concurrency 1 and the concurrency of --schedule are two",
-        ),
-    ],
-)
+@loop_over(("flag", "text", "given", "message"), TABLES["refused_values"])
 def test_a_value_that_cannot_be_or_changes_nothing_is_refused_at_once(
-    dimension: grid.Dimension, given: dict[str, Any], message: str
+    flag: str, text: str, given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        grid.list_points(Variation((dimension,)), given, build)
+        grid.list_points(Variation((MAKERS[flag](text),)), given, build)
     assert str(caught.value).startswith(message)
 
 

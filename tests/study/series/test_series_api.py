@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 
 import loadgen
+from builders.loops import loop_over, read_tables
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream
 from fakes.supervised import until
 from fakes.virtual_serving import VirtualServing
 from loadgen.base.errors import UsageError
+
+TABLES = read_tables("series_api")
 
 # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -88,33 +91,10 @@ def test_a_search_on_a_disk_goes_on_and_is_compared(tmp_path: Path) -> None:
     assert "### Highest concurrency at e2el p50" in compared.markdown()
 
 
-BAD: list[tuple[Callable[..., object], dict[str, Any], str]] = [
-    (loadgen.sweep, {}, "nothing is varied"),
-    (loadgen.sweep, {"concurrency": [4]}, "a sweep of one point is one run"),
-    (loadgen.sweep, {"concurrency": []}, "concurrency: a list is empty"),
-    (loadgen.sweep, {"concurrency": [1.5, 2]}, r"concurrency\[0\]: expected `int`"),
-    (loadgen.sweep, {"concurrency": [0, 2]}, "concurrency 0,2: give whole numbers"),
-    (loadgen.sweep, {"rate": [1.0, 1.0]}, "rate: 1 is listed twice"),
-    (loadgen.sweep, {"rate": "1,x"}, "rate '1,x': 'x' is not a number"),
-    (loadgen.sweep, {"vary": {"inputlen": [1, 2]}}, "vary inputlen: no key of a profile.*input_len"),
-    (loadgen.sweep, {"link": [{"input_len": [1, 2], "output_len": [1]}]}, "linked lists are of one length"),
-    (loadgen.sweep, {"concurency": [1, 2]}, r"sweep\(\) has no keyword 'concurency'.*concurrency"),
-    (loadgen.sweep, {"concurrency": [1, 2], "shard": "1/2"}, "--shard does not apply to a sweep"),
-    (loadgen.limit, {}, "--slo is missing"),
-    (loadgen.limit, {"slo": "tftt p99 < 1s"}, "unknown figure 'tftt'"),
-    (loadgen.limit, {"slo": "ttft p99 < 1s", "within": 5}, "within: expected `float` <= 1"),
-    (loadgen.limit, {"slo": "ttft p99 < 1s", "budget": "3m"}, r"limit\(\) has no keyword 'budget'"),
-    (loadgen.limit, {"slo": "ttft p99 < 1s", "num_prompts": 3}, "--num-prompts does not apply"),
-    (loadgen.limit, {"slo": "ttft p99 < 1s", "resume": "nowhere"}, "is not a search's directory"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("call", "options", "message"), BAD, ids=[message for _, _, message in BAD])
-def test_what_cannot_be_is_an_error_of_ours(
-    call: Callable[..., object], options: dict[str, Any], message: str
-) -> None:
+@loop_over(("verb", "options", "message"), TABLES["refused"])
+def test_what_cannot_be_is_an_error_of_ours(verb: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(loadgen.LoadgenError, match=message):
-        call(preset="instant", **options)
+        getattr(loadgen, verb)(preset="instant", **options)
 
 
 @pytest.mark.whole

@@ -153,28 +153,14 @@ def test_a_file_reads_no_variable_that_is_not_allowed_by_name(
         assert "allow it with --allow-env SOME_SECRET" in said.err
 
 
-KEYS = [
-    ({"base_url": "http://stranger.example:8000"}, Trust(), ""),
-    ({"base_url": "http://localhost.stranger.example"}, Trust(), ""),
-    ({"base_url": "http://10.0.0.1:8000"}, Trust(launch=True), ""),
-    ({"base_url": "http://stranger.example"}, Trust(key_env="OPENAI_API_KEY"), SECRET),
-    ({"base_url": "http://stranger.example"}, Trust(key_env="MINE"), "sk-mine"),
-    ({"base_url": "http://127.0.0.1:8000"}, Trust(), SECRET),
-    ({"base_url": "http://localhost:8000"}, Trust(), SECRET),
-    ({"base_url": "http://[::1]:8000"}, Trust(), SECRET),
-    ({"preset": "instant"}, Trust(), ""),
-    ({"launch": "vllm", "model": "m"}, Trust(launch=True), ""),
-]
-
-
-@loop_over(("flags", "given", "key"), KEYS)
+@loop_over(("flags", "given", "key"), TABLES["hosts"])
 def test_a_host_named_by_a_file_gets_the_key_only_on_request(
-    flags: dict[str, Any], given: Trust, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flags: dict[str, Any], given: dict[str, Any], key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     monkeypatch.setenv("MINE", "sk-mine")
     path = written(tmp_path, {"name": "x", **flags})
-    (arm,) = arms.make_arms(campaign_file.load_campaign(path), path, trust=given)
+    (arm,) = arms.make_arms(campaign_file.load_campaign(path), path, trust=Trust(**given))
     headers = collect_credentials(arm.options, own=arm.options.base_url is None).headers
     assert headers == ({"Authorization": f"Bearer {key}"} if key else {})
 

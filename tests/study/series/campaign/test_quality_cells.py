@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from builders.campaign_files import cells, contents, the_directory, written
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.made_qualities import read_qualities
 from loadgen import cli
 from loadgen.base.errors import MeasureError
@@ -23,6 +23,8 @@ from loadgen.study.series.campaign.quality_cells import (
     QualityState,
     QualityTask,
 )
+
+TABLES = read_tables("quality_cells")
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")]
 A, B, C = ({"name": name, "preset": "instant"} for name in "ABC")
@@ -166,27 +168,12 @@ def test_a_dry_run_shows_the_quality_that_is_left(
     assert "; 0 of 3 arms left" in preview("--resume")
 
 
-ABC = ("A", "B", "C")
-ORDERS: list[tuple[QualityState, list[str], str | None]] = [
-    # What can be done on the servers of A, B and C; whose server is started once more.
-    (QualityState("A", ABC), ["sample A"], "A"),
-    (QualityState("C", ABC), ["sample C"], "C"),
-    (QualityState("A", ABC, done=frozenset("AB")), ["score C"], "C"),
-    # What cannot score has sampled: the reference scores, after what others can do.
-    (QualityState("A", ABC, frozenset("AB"), answered=frozenset("C")), ["score back C"], "A"),
-    (QualityState("A", ABC, frozenset("A"), answered=frozenset("C")), ["score back C", "score B"], "B"),
-    # Without a reference nothing can be held to it; a candidate that failed costs itself alone.
-    (QualityState("A", ABC, failed=frozenset("A")), [], None),
-    (QualityState("A", ABC, frozenset("A"), frozenset("C"), frozenset("C")), ["score B"], "B"),
-    # --only without the reference: what it has sampled earlier is enough.
-    (QualityState("A", ("B",)), [], None),
-    (QualityState("A", ("B",), done=frozenset("A")), ["score B"], "B"),
-]
-
-
-@loop_over(("state", "now", "started"), ORDERS)
+@loop_over(("given", "now", "started"), TABLES["orders"])
 def test_tasks_are_done_on_the_first_server_that_can(
-    state: QualityState, now: list[str], started: str | None
+    given: dict[str, str], now: list[str], started: str | None
 ) -> None:
+    """Now: what can be done on the servers of the arms; started: whose server is started once more."""
+    sets = {key: frozenset(names) for key, names in given.items() if key not in ("reference", "arms")}
+    state = QualityState(given["reference"], tuple(given["arms"]), **sets)
     assert [f"{task.kind} {task.arm}" for arm in state.arms for task in state.list_tasks(arm)] == now
     assert state.choose_arm() == started

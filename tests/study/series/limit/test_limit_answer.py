@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named, read_tables
 from builders.made_limits import limit_run, speed_run
 from builders.made_runs import run
 from loadgen.facts.run_facts import Client
@@ -24,42 +24,26 @@ from loadgen.study.series.limit.limit_search import (
 )
 from loadgen.study.series.limit.search import Search, Trial
 
-TTFT, TPOT = Objective("ttft", 99, 500), Objective("tpot", 99, 50)
-E2EL = Objective("e2el", 90, 1000)
+TABLES = read_tables("limit_answer")
 
 
-def window(waiting: float | None = None, usage: float = 0.4, **changes: Any) -> ServerWindow:
+def window(
+    waiting: float | None = None, usage: float = 0.4, queue_ms: float | None = None, **changes: Any
+) -> ServerWindow:
+    """The server's figures, of requests that waited `queue_ms`; TTFT is about 80 ms, E2EL 380 ms."""
     sample = ServerSample(at_s=1.0, running=3.0, waiting=waiting, kv_cache_usage=usage)
+    if queue_ms is not None:
+        changes["queue"] = ServerLatency(count=24, mean_ms=queue_ms, brackets_ms={})
     return ServerWindow(names="vllm", samples=(sample, sample), **changes)
 
 
-def queued(mean_ms: float) -> ServerWindow:
-    """The server reports that requests waited so long; TTFT is about 80 ms, E2EL 380 ms."""
-    return window(9.0, queue=ServerLatency(count=24, mean_ms=mean_ms, brackets_ms={}))
-
-
-@loop_over(
-    ("objective", "counters", "cause"),
-    [
-        pytest.param(TTFT, window(9.0, 0.99), "kv-cache", id="full cache"),
-        pytest.param(TPOT, window(9.0, 0.99), "kv-cache", id="full cache, tokens late"),
-        pytest.param(TTFT, window(0.0, preemptions=2), "kv-cache", id="preemptions"),
-        pytest.param(TTFT, window(9.0), "queue", id="requests wait"),
-        pytest.param(TTFT, window(0.0), "prefill", id="none waits"),
-        pytest.param(TPOT, window(9.0), "decode", id="tokens late"),
-        pytest.param(Objective("prefill_speed", 10, 30), window(0.0), "prefill", id="prompts slow"),
-        pytest.param(TTFT, queued(60.0), "queue", id="TTFT is waiting"),
-        pytest.param(TTFT, queued(10.0), "prefill", id="TTFT is prefill"),
-        pytest.param(E2EL, queued(60.0), "decode", id="E2EL is decode, though TTFT is waiting"),
-        pytest.param(TTFT, None, "unknown", id="no counters"),
-        pytest.param(TTFT, ServerWindow(error="no answer"), "unknown", id="unreadable counters"),
-        pytest.param(TTFT, window(9.0, reset=True), "unknown", id="counters that went backwards"),
-    ],
-)
+@loop_over_named(("objective", "counters", "cause"), TABLES["causes"])
 def test_the_figures_of_the_server_name_the_cause(
-    objective: Objective, counters: ServerWindow | None, cause: str
+    objective: list[Any], counters: dict[str, Any] | None, cause: str
 ) -> None:
-    assert find_bottleneck(run(window=counters), objective)[0] == cause
+    read = ServerWindow if counters and "error" in counters else window
+    found = None if counters is None else read(**counters)
+    assert find_bottleneck(run(window=found), Objective(*objective))[0] == cause
 
 
 def test_headroom_without_a_self_test_is_by_the_busiest_cpu() -> None:
