@@ -7,7 +7,6 @@ import inspect
 import io
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,9 @@ import loadgen
 from builders import made_runs
 from builders.comparison_samples import PUBLISHED
 from builders.loops import loop_over, read_tables
-from fakes.scripted_server import ScriptedServer, api, stream
 from loadgen import cli
 from loadgen.report.report import render_report as report
+from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
 from loadgen.settings.setting import list_rows
 from loadgen.study import compare_command
@@ -261,26 +260,10 @@ def test_metadata_of_our_own_runs_tells_them_apart(
     assert set(rows(capsys, str(tmp_path))) == {"m (old build)", "m (new build)"}
 
 
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer(api(lambda _: stream(), owner="vllm")) as server:
-        yield server
-
-
-def small(server: ScriptedServer, run_dir: str | None = None) -> loadgen.Run:
-    written: loadgen.Run = loadgen.bench(
-        server.base_url, num_prompts=4, max_concurrency=2, input_len=8, output_len=3, observe=False
-    )
-    if run_dir is not None:
-        written.save(run_dir)
-    return written
-
-
-@pytest.mark.whole
-def test_runs_are_compared_under_the_names_they_are_given(server: ScriptedServer, tmp_path: Path) -> None:
-    first, second = small(server, str(tmp_path / "first")), small(server)
-    assert first.directory is not None
-    found = loadgen.compare({"before": [first.directory], "after": [second]}, baseline="before")
+def test_runs_are_compared_under_the_names_they_are_given(tmp_path: Path) -> None:
+    first, second = (Run(made_runs.run(seed=seed)) for seed in (1, 2))
+    place = first.save(tmp_path / "first")
+    found = loadgen.compare({"before": [place], "after": [second]}, baseline="before")
     assert [line.name for line in found.tables[0].lines] == ["before", "after"]
     assert "before" in found.text()
     assert "| after" in found.markdown()
@@ -295,9 +278,8 @@ def test_runs_are_compared_under_the_names_they_are_given(server: ScriptedServer
         loadgen.compare([first, second], margin=3.0)
 
 
-@pytest.mark.whole
-def test_runs_are_audited(server: ScriptedServer, tmp_path: Path) -> None:
-    run = small(server)
+def test_runs_are_audited(tmp_path: Path) -> None:
+    run = Run(made_runs.run())
     found = loadgen.audit([run])
     assert [(one.name, one.verdict.status) for one in found.runs] == [("m", run.verdict.status)]
     assert "m" in found.text(explain=True)

@@ -19,25 +19,7 @@ def test_what_is_measured_or_of_its_run_alone_is_none(title: str, cells: list[st
 
 
 def test_the_labels_of_a_document_are_its_settings_at_any_depth() -> None:
-    document = {
-        "date": "20261101-101010",
-        "max_concurrency": 8,
-        "mean_ttft_ms": 12.5,
-        "build": "v1",
-        "server": {"tp": 4, "port": 8001, "token": "secret"},
-        "records": {"note": "x"},
-        "latency": {"avg": 1, "unit": "ms"},
-        "command": "vllm serve m --dtype fp8 --port 8001 --eager",
-        "sizes": [1, 2],
-        "errors": ["", ""],
-        "each": [{"a": 1}],
-        "none": None,
-        "reasoning": True,
-    }
-    assert labels.read_labels(document, {"max_concurrency"}) == {
-        "build": "v1", "server.tp": "4", "command.dtype": "fp8", "command.eager": "on", "sizes": "1,2",
-        "reasoning": "true",
-    }  # fmt: skip
+    assert labels.read_labels(TABLES["document"], {"max_concurrency"}) == TABLES["of_document"]
 
 
 def test_short_flags_of_a_command_are_labels_and_leave_its_words() -> None:

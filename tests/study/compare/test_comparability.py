@@ -145,47 +145,28 @@ def test_counts_of_runs_by_time_may_differ() -> None:
     assert find_differences(row, baseline) == []
 
 
-def of_data(data: DataFacts | None = None, file: bool = True, **keys: Any) -> Reported:
-    """A run of ours of a file, by default the same one."""
+def of_data(made: DataFacts | None = None, file: bool = True, **keys: Any) -> Reported:
+    """A run of ours of a file, by default the same one; `data` says what differs, `trace` its rate."""
+    if "trace" in keys:
+        made, keys["trace"] = made_data.trace(*keys["trace"]), "t"
     path = {"dataset_path": "a.jsonl"} if file and "trace" not in keys else {}
-    facts: dict[str, Any] = {"data": data or made_data.data()} if file else {}
+    facts: dict[str, Any] = {"data": made or made_data.data(**keys.pop("data", {}))} if file else {}
     return summarise_run(Path("r"), made_runs.run(profile=profile.build({**KEYS, **path, **keys}), **facts))
 
 
-@loop_over(("row", "baseline", "evidence"), [
-    pytest.param(of_data(), of_data(dataset_path="copy/b.jsonl"), [], id="one file under two names"),
-    pytest.param(of_data(file=False, prompt_corpus="x"), of_data(file=False), [],
-                 id="a key that names a file"),
-    pytest.param(of_data(made_data.data(file_digest="fedcba987654321")), of_data(),
-                 ["data sharegpt fedcba987654, baseline sharegpt 0123456789ab"],
-                 id="another file of one name"),
-    pytest.param(of_data(), of_data(file=False, ignore_eos=False, output_len=11),
-                 ["data sharegpt 0123456789ab, baseline as usual"], id="a file and random prompts"),
-    pytest.param(of_data(made_data.trace(), trace="t", trace_format="mooncake", speed_up=2.0),
-                 of_data(made_data.trace(), trace="t"), ["speed_up 2, baseline as usual"],
-                 id="a trace sent faster"),
-    pytest.param(of_data(made_data.trace(99.9), trace="t"), of_data(made_data.trace(100.1), trace="t"), [],
-                 id="one trace whose ends were spread differently"),
-    pytest.param(of_data(file=False, compat="sglang"), of_data(file=False), [],
-                 id="no range ratio to be read"),
-    pytest.param(of_data(file=False, range_ratio="0.2", compat="sglang"),
-                 of_data(file=False, range_ratio="0.2"), ["compat sglang, baseline as usual"],
-                 id="another meaning of a range ratio"),
-    pytest.param(of_data(made_data.trace(), trace="t"),
-                 of_data(made_data.trace(), trace="t", self_timed=False),
-                 ["self_timed as usual, baseline False"], id="another load of one trace"),
-])  # fmt: skip
-def test_other_data_is_another_load(row: Reported, baseline: Reported, evidence: list[str]) -> None:
-    assert [
-        found.evidence for found in find_differences(row, baseline) if found.rule.code == "data"
-    ] == evidence
-    assert [found.rule.code for found in find_differences(row, baseline)] == ["data"] * len(evidence)
+@loop_over_named(("row", "baseline", "evidence"), TABLES["data"])
+def test_other_data_is_another_load(
+    row: dict[str, Any], baseline: dict[str, Any], evidence: list[str]
+) -> None:
+    found = find_differences(of_data(**row), of_data(**baseline))
+    assert [(each.rule.code, each.evidence) for each in found] == [("data", text) for text in evidence]
 
 
 def test_the_rate_of_a_trace_is_its_own() -> None:
-    row = of_data(made_data.trace(), trace="t")
-    at_a_rate = of_data(made_data.data("trace"), trace="t", self_timed=False, request_rate=100.0)
-    found = {rule.rule.code: rule.evidence for rule in find_differences(row, at_a_rate)}
+    at_a_rate = made_data.data("trace")
+    keys = {**KEYS, "trace": "t", "self_timed": False, "request_rate": 100.0}
+    other = summarise_run(Path("r"), made_runs.run(profile=profile.build(keys), data=at_a_rate))
+    found = {rule.rule.code: rule.evidence for rule in find_differences(of_data(trace=[]), other)}
     assert found["request rate"] == "a trace's own requests/s, baseline 100"
 
 
@@ -205,8 +186,12 @@ def test_a_warm_side_is_not_set_against_a_cold_one(
     assert found == ([(severity, said)] if severity else [])
 
 
-def drawn(seed: int, input_tokens: int = 64, output_tokens: int = 16, **facts: Any) -> Reported:
+def drawn(
+    seed: int, input_tokens: int = 64, output_tokens: int = 16, model: str = "", input_len: int = 0
+) -> Reported:
     """A run of a plan of the settings KEYS, whose prompts have so many tokens by the server's count."""
+    facts: dict[str, Any] = {"server": replace(VLLM, model=model)} if model else {}
+    facts |= {"profile": profile.build({**KEYS, "input_len": input_len})} if input_len else {}
     planned = DataFacts(output=made_data.lengths(16 if output_tokens == 16 else 20, 1, 40))
     found = made_runs.run(plan_digest=f"plan {seed}", data=planned, **facts)
     row = made_runs.reported(found)
@@ -214,21 +199,11 @@ def drawn(seed: int, input_tokens: int = 64, output_tokens: int = 16, **facts: A
     return replace(row, figures={**row.figures, **figures})
 
 
-@loop_over(("row", "baseline", "codes"), [
-    pytest.param(drawn(1, 69), drawn(2, 66), [], id="another draw"),
-    pytest.param(drawn(1, 69), drawn(1, 66), ["prompt length"], id="one plan, counted otherwise"),
-    pytest.param(drawn(1, 69, server=replace(VLLM, model="other")), drawn(2, 66), ["prompt length"],
-                 id="another model, which may count otherwise"),
-    pytest.param(drawn(1, 69, profile=profile.build({**KEYS, "input_len": 66})), drawn(2, 66),
-                 ["prompt length"], id="other lengths asked for"),
-    pytest.param(drawn(1, output_tokens=20), drawn(2), [], id="longer answers asked for by the draw"),
-    pytest.param(drawn(1, output_tokens=14), drawn(2), ["output length, much"],
-                 id="shorter ones than asked for"),
-])  # fmt: skip
+@loop_over_named(("row", "baseline", "codes"), TABLES["draws"])
 def test_lengths_of_two_draws_of_one_load_may_differ(
-    row: Reported, baseline: Reported, codes: list[str]
+    row: dict[str, Any], baseline: dict[str, Any], codes: list[str]
 ) -> None:
-    assert [one.rule.code for one in find_differences(row, baseline)] == codes
+    assert [one.rule.code for one in find_differences(drawn(**row), drawn(**baseline))] == codes
 
 
 SLOW = MachineState(clocks={"CPU": ClockState(now_mhz=1700, limit_mhz=1700, most_mhz=3400)})

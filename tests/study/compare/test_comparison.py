@@ -21,7 +21,6 @@ from builders.comparison_samples import HIGH, cells, failed, run, runs, thor
 from builders.loops import loop_over, read_tables
 from builders.made_cases import WHEN
 from builders.made_sessions import made, rows_of
-from loadgen.base.errors import UsageError
 from loadgen.base.passages import render_passages
 from loadgen.base.tables import cut_middle
 from loadgen.base.text import format_json
@@ -101,11 +100,6 @@ def test_the_baseline(names: list[str], asked: dict[str, Any], baseline: str) ->
     assert (found.baseline, found.lines[0].name) == (baseline, baseline)
 
 
-def test_an_unknown_baseline_is_refused_with_the_nearest() -> None:
-    with pytest.raises(UsageError, match="--baseline Qwen3-8B-FP9: no such row, did you mean 'Qwen3-8B-FP8'"):
-        compared(BASE, FP8, baseline="Qwen3-8B-FP9")
-
-
 def test_a_baseline_of_several_rows_is_the_first_as_the_first_table_says() -> None:
     rows = BASE, cells("Qwen3-8B", FAST, server="sglang"), cells("Qwen3-8B", SLOW, LOW)
     high, low = compared(*rows, baseline="Qwen3-8B")
@@ -131,15 +125,6 @@ def test_the_headline(rate: float | None, asked: str, headline: str) -> None:
     assert only(compared(cells("a", SLOW, load), cells("b", FAST, load), headline=asked)).headline == headline
 
 
-@pytest.mark.parametrize(("key", "said"), [
-    ("output_throughputt", "no run reports it, did you mean 'output_throughput'"),
-    ("completed", "it does not rank speed"),
-])  # fmt: skip
-def test_a_headline_that_cannot_be_is_refused(key: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        compared(BASE, headline=key)
-
-
 def test_a_row_under_another_load_is_shown_without_verdict() -> None:
     other = cells("Qwen3-8B-FP8", FAST, replace(HIGH, requests=200))
     found = line(only(compared(BASE, other)), "Qwen3-8B-FP8")
@@ -149,13 +134,9 @@ def test_a_row_under_another_load_is_shown_without_verdict() -> None:
     allowed = only(compared(BASE, other, allow_unlike=True))
     assert call(allowed, "Qwen3-8B-FP8") is Decision.FASTER
     assert line(allowed, "Qwen3-8B-FP8").marks == ("unlike the baseline: requests: 200, baseline 100",)
-
-
-def test_unlike_loads_are_compared_where_that_is_allowed() -> None:
-    other = cells("Qwen3-8B-FP8", FAST, replace(HIGH, name="low-load", max_concurrency=1))
-    assert len(compared(BASE, other)) == 2
-    found = only(compared(BASE, other, allow_unlike=True))
-    assert call(found, "Qwen3-8B-FP8") is Decision.FASTER
+    low = cells("Qwen3-8B-FP8", FAST, replace(HIGH, name="low-load", max_concurrency=1))
+    assert len(compared(BASE, low)) == 2
+    assert call(only(compared(BASE, low, allow_unlike=True)), "Qwen3-8B-FP8") is Decision.FASTER
 
 
 def test_invalid_runs_are_left_out_and_suspect_ones_marked() -> None:

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.comparison_samples import HIGH, cells, run
+from builders.loops import read_tables
 from builders.made_qualities import interval, quality, reference, rows
 from builders.required import require
 from loadgen.study.compare import comparison_report
@@ -20,6 +21,8 @@ from loadgen.study.compare_command import (
 from loadgen.study.quality.arm_qualities import make_quality_passage
 from loadgen.study.quality.quality_record import describe_usual_kl
 from loadgen.study.run_summary import Reported
+
+TABLES = read_tables("rankings")
 
 GIB = 2**30
 
@@ -64,26 +67,8 @@ def test_the_table_has_each_row_once_with_verdict_and_why() -> None:
     assert [column.title for column in table.columns] == [
         "checkpoint", "KL", "top-1 %", "perplexity", "verdict",
     ]  # fmt: skip
-    assert table.body == (
-        ("bf16", "-", "-", "-", "-"),
-        ("fp8", "0.00310 ±0.00040", "94.10 ±0.60", "1.00200 ±0.00050", "same"),
-        ("nvfp4", "0.0125 ±0.0030", "94.10 ±0.60", "-", "undecided"),
-        ("int2", "0.310 ±0.020", "-", "-", "different"),
-    )
-    assert table.notes[1:] == (
-        "noise floor: 0.00020 ±0.00010 nats a token",
-        "bf16: it is the reference",
-        "fp8: same within 0.01 nats a token, 20,000 tokens of 1,250 responses; KL usual for 6 bits "
-        "(llama.cpp's q6_K: 0.0021 to 0.0055)",
-        "nvfp4: undecided: about 9,000 more tokens, 20,000 tokens of 1,250 responses; KL between what "
-        "is usual for 6 bits (llama.cpp's q6_K: 0.0021 to 0.0055) and 4 bits (llama.cpp's q4_K_M: 0.013 to "
-        "0.031)",
-        "int2: different by more than 0.01 nats a token, 20,000 tokens of 1,250 responses; KL usual for 2 "
-        "bits (llama.cpp's q2_K: 0.11 to 0.45)",
-        "int2: no top-1 %: it reports no first choices",
-        "int2: odd",
-        "usual KL: of Llama 2 7B and Llama 3 8B to 16 bits (docs/quality.md)",
-    )
+    assert [list(row) for row in table.body] == TABLES["qualities"]
+    assert list(table.notes[1:]) == TABLES["notes"]
     usual = [describe_usual_kl(nats) for nats in (1e-4, 0.5)]
     assert [each[:25] for each in usual] == ["less than is usual for 8 ", "more than is usual for 2 "]
 

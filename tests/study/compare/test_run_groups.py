@@ -34,22 +34,13 @@ def figure(one: Reported) -> float | None:
     return one.figure("output_throughput")
 
 
-@loop_over(("loads", "found"), [
-    ([HIGH, HIGH], [{"a": 1, "b": 1}]),
-    ([HIGH, replace(HIGH, name="high")], [{"a": 1, "b": 1}]),
-    ([HIGH, replace(HIGH, name="low-load")], [{"a": 1}, {"b": 1}]),
-    ([replace(HIGH, name="High load"), replace(HIGH, requests=5)], [{"a": 1, "b": 1}]),
-    ([HIGH, UNNAMED], [{"a": 1, "b": 1}]),
-    ([UNNAMED, replace(UNNAMED, input_len=2041.7)], [{"a": 1, "b": 1}]),
-    ([UNNAMED, replace(UNNAMED, input_len=1024.0)], [{"a": 1}, {"b": 1}]),
-    ([UNNAMED, replace(UNNAMED, max_concurrency=16)], [{"a": 1}, {"b": 1}]),
-    ([Load(), Load()], [{"a": 1, "b": 1}]),
-    ([HIGH, Load(requests=100)], [{"a": 1}, {"b": 1}]),
-])  # fmt: skip
+@loop_over(("loads", "found"), TABLES["told_apart"])
 def test_loads_are_told_apart_by_name_else_by_their_facts(
-    loads: list[Load], found: list[dict[str, int]]
+    loads: list[dict[str, Any]], found: list[dict[str, int]]
 ) -> None:
-    reported = [run(name, 1.0, load) for name, load in zip("ab", loads, strict=True)]
+    """Loads are changes of one, or have some facts only."""
+    made = [Load(**keys["only"]) if "only" in keys else replace(HIGH, **keys) for keys in loads]
+    reported = [run(name, 1.0, load) for name, load in zip("ab", made, strict=True)]
     assert rows(reported) == found
 
 
@@ -179,39 +170,15 @@ def test_loads_are_one_where_nothing_that_was_asked_for_differs(change: dict[str
 LOW = replace(HIGH, name="low-load", max_concurrency=1)
 
 
-def read(place: str, load: Load = HIGH, **unread: str) -> Reported:
+def read(place: str, low: bool = False, unread: dict[str, str] | None = None, **told: Any) -> Reported:
     """A run of one checkpoint, as it was read at a place, with labels that nothing reads."""
-    return run("m", 1.0 + len(place), load, place=place, unread=unread)
+    load = LOW if low else HIGH
+    return run("m", 1.0 + len(place), load, place=place, unread=unread or {}, **told)
 
 
-@loop_over(("runs", "names"), [
-    # Two places are two sides; what is in one place is a set of repeats.
-    ([read("before.json"), read("after.json")], ["m (before.json)", "m (after.json)"]),
-    ([read("runs"), read("runs"), read("runs")], ["m", "m", "m"]),
-    ([read("a"), read("a"), read("b")], ["m (a)", "m (a)", "m (b)"]),
-    ([read("one/x.json"), read("many/x.json")], ["m (one)", "m (many)"]),
-    # A sweep's points need no place, and each side of two sweeps has its own.
-    ([read("c1.json", LOW), read("c8.json")], ["m", "m"]),
-    ([read(at, load) for at in "ab" for load in (LOW, HIGH)], ["m (a)", "m (a)", "m (b)", "m (b)"]),
-    # Where a client or an engine tells them apart, nothing else has to.
-    ([replace(read("a"), told_by="page"), replace(read("b"), told_by="vllm")], ["m (page)", "m (vllm)"]),
-    # Labels of one place, and only under one load.
-    ([read("a", tp="1"), read("a", tp="4")], ["m (tp 1)", "m (tp 4)"]),
-    ([read("a", Config="A, plain"), read("a", Config="B1 on")], ["m (A, plain)", "m (B1 on)"]),
-    ([read("a", LOW, note="light"), read("a", HIGH, note="heavy")], ["m", "m"]),
-    ([read("a", flash="yes"), read("a", flash="")], ["m (flash yes)", "m"]),
-    ([read("a", build="x1"), read("a")], ["m (build x1)", "m"]),
-    ([read("a", build="v1"), read("b", build="v2")], ["m (a)", "m (b)"]),
-    (
-        [read("a", build="vA"), read("a", build="vB"), read("b", build="vA")],
-        ["m (a, vA)", "m (a, vB)", "m (b)"],
-    ),
-    (
-        [read("a", one="xx", two="xx", three="xx", four="xx"), read("a", one="yy", two="y", three="yy")],
-        ["m (xx, two xx, xx)", "m (yy, two y, yy)"],
-    ),
-])  # fmt: skip
+@loop_over(("given", "names"), TABLES["places"])
 def test_what_was_named_apart_or_labelled_otherwise_is_no_repeat(
-    runs: list[Reported], names: list[str]
+    given: list[dict[str, Any]], names: list[str]
 ) -> None:
-    assert run_groups.name_rows(runs) == names
+    """Places, clients, engines and labels under one load tell sides apart; a sweep's points need none."""
+    assert run_groups.name_rows([read(**each) for each in given]) == names

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from builders import made_runs
 from builders.comparison_samples import cells, run
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.made_runs import MS
 from fakes.virtual_servers import engine_server
 from fakes.virtual_serving import VirtualServing
@@ -42,6 +42,8 @@ from loadgen.study.compare.speculation_split import (
 )
 from loadgen.study.compare_command import compare
 from loadgen.study.run_summary import Reported, summarise_run
+
+TABLES = read_tables("speculation_split")
 
 NGRAM = EngineConfig(speculative="ngram, 3 tokens")
 BASE_MS, ROW_MS, LENGTHS = [60.0, 60.6, 59.4], [40.0, 40.1, 39.9], [2.0, 2.02, 1.98]
@@ -104,13 +106,7 @@ def test_steps_of_a_run_are_those_of_its_messages(
     assert read_steps(measured(tokens, 20, **facts)) == expected
 
 
-@loop_over(("own", "step", "length", "expected"), [
-    ({ACCEPTANCE: 2.5, STEP_MS: 30.0}, 30.0, 2.5, False),
-    ({}, 12.0, 1.0, False),  # ours, without drafts
-    ({ACCEPTANCE: 1.0, STEP_MS: 12.5}, 12.0, 1.0, False),
-    ({"spec_decode_acceptance_length": 2.5}, 30.0, 2.5, True),
-    ({"accept_length": 2.0}, 24.0, 2.0, True),
-])  # fmt: skip
+@loop_over(("own", "step", "length", "expected"), TABLES["steps"])
 def test_steps_are_measured_or_computed(
     own: dict[str, float], step: float, length: float, expected: bool
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from math import exp
 from typing import Any
 
@@ -56,6 +57,7 @@ BASELINE = [1001.37, 1013.94, 995.21, 1004.48, 1009.63]
 FASTER = [1043.81, 1050.02, 1038.55, 1049.17, 1041.29]
 NOISY = [1071.63, 951.18, 1102.94, 1012.35, 989.77]
 NEAR = [1002.11, 1012.43, 996.02, 1005.39, 1008.41]
+WELCH: Any = partial(stats.ttest_ind, equal_var=False)
 
 
 def told(
@@ -64,37 +66,26 @@ def told(
     return Units(row, baseline, paired).judge(up, 0.02, 0.05)
 
 
-@pytest.mark.parametrize("row", [FASTER, NOISY, NEAR])
-def test_pairs_are_scipys_paired_t_test_of_logarithms(row: list[float]) -> None:
-    found, theirs = told(row), stats.ttest_rel(np.log(row), np.log(BASELINE))
+@loop_over(
+    ("row", "paired"),
+    [
+        *((row, True) for row in (FASTER, NOISY, NEAR)),
+        *((row, False) for row in (FASTER, NOISY, NEAR, NOISY[:3], [*NEAR, 1010.58])),
+    ],
+)
+def test_a_verdict_is_by_scipys_tests_of_logarithms(row: list[float], paired: bool) -> None:
+    """Pairs by the paired t test, two samples by Welch's, likeness by the larger of two one-sided tests."""
+    found, test = told(row, paired=paired), stats.ttest_rel if paired else WELCH
+    logs, others, bound = np.log(row), np.log(BASELINE), math.log(1.02)
+    theirs = test(logs, others)
     interval = theirs.confidence_interval(0.95)
-    assert found.p == pytest.approx(theirs.pvalue, rel=1e-9)
+    assert (found.p, found.freedom) == pytest.approx((theirs.pvalue, theirs.df), rel=1e-9)
     assert (found.low, found.high) == pytest.approx(np.exp([interval.low, interval.high]), rel=1e-12)
     assert found.ratio == pytest.approx(stats.gmean(row) / stats.gmean(BASELINE), rel=1e-12)
-    assert (found.units, found.paired) == (5, True)
-
-
-@pytest.mark.parametrize("row", [FASTER, NOISY[:3], [*NEAR, 1010.58]])
-def test_two_samples_are_scipys_welch_test_of_logarithms(row: list[float]) -> None:
-    found = told(row, paired=False)
-    theirs = stats.ttest_ind(np.log(row), np.log(BASELINE), equal_var=False)
-    interval = theirs.confidence_interval(0.95)
-    assert found.p == pytest.approx(theirs.pvalue, rel=1e-9)
-    assert found.freedom == pytest.approx(theirs.df, rel=1e-12)
-    assert (found.low, found.high) == pytest.approx(np.exp([interval.low, interval.high]), rel=1e-12)
-    assert (found.units, found.paired) == (min(len(row), 5), False)
-
-
-@loop_over("row", [FASTER, NOISY, NEAR])
-@loop_over("paired", [True, False])
-def test_equivalence_is_the_larger_of_scipys_two_one_sided_tests(row: list[float], paired: bool) -> None:
-    logs, others, bound = np.log(row), np.log(BASELINE), math.log(1.02)
-    test: Any = (
-        stats.ttest_rel if paired else (lambda a, b, **more: stats.ttest_ind(a, b, equal_var=False, **more))
-    )
+    assert (found.units, found.paired) == (min(len(row), 5), paired)
     below = test(logs, others - bound, alternative="greater").pvalue
     above = test(logs, others + bound, alternative="less").pvalue
-    assert told(row, paired=paired).p_equivalent == pytest.approx(max(below, above), rel=1e-9)
+    assert found.p_equivalent == pytest.approx(max(below, above), rel=1e-9)
 
 
 @loop_over(
@@ -136,9 +127,6 @@ def test_what_cannot_be_judged_says_why(
     assert (found.call, found.why) == (Decision.NONE, why)
     assert math.isnan(found.p)
     assert math.isnan(found.ratio) if ratio is None else found.ratio == pytest.approx(ratio, rel=1e-3)
-
-
-def test_values_that_are_not_as_many_are_no_pairs() -> None:
     with pytest.raises(ValueError, match="2 values cannot be paired with 5"):
         told([1.0, 2.0])
 
@@ -200,13 +188,9 @@ def test_an_undecided_rows_detectable_change_is_at_its_level() -> None:
     )
 
 
-def test_more_runs_do_not_follow_the_effect() -> None:
-    asked = {told([scale * value for value in NOISY]).more_runs for scale in (1.0, 1.02, 0.97)}
-    assert len(asked) == 1
-    assert next(iter(asked)) in range(100, 996)
-
-
-def test_more_than_a_thousand_runs_are_nobodys_advice() -> None:
+def test_more_runs_do_not_follow_the_effect_and_are_a_thousand_at_most() -> None:
+    (asked,) = {told([scale * value for value in NOISY]).more_runs for scale in (1.0, 1.02, 0.97)}
+    assert asked in range(100, 996)
     found = told([1.5 * NOISY[0], *NOISY[1:]])
     assert (found.call, found.more_runs) == (Decision.UNDECIDED, None)
 
@@ -296,16 +280,13 @@ def integrated(distance: float, freedom: int, tail: float, *, equivalence: bool 
     return float(integrate.quad(given, 0, most, limit=200)[0])
 
 
-def test_power_is_that_of_rs_own_example() -> None:
-    """power.t.test(n = 20, delta = 1): two samples, 5 % two-sided, power 0.8689528."""
-    assert float(compute_power(1 / math.sqrt(2 / 20), 38, 0.025)) == pytest.approx(0.8689528, abs=5e-8)
-
-
-@pytest.mark.parametrize(
+@loop_over(
     ("distance", "freedom", "tail"),
     [(3.0, 4, 0.025), (6.0, 4, 0.0028), (2.0, 30, 0.0083), (3.3, 999, 0.0083)],
 )
 def test_power_is_its_integral(distance: float, freedom: int, tail: float) -> None:
+    """And that of R's own example, power.t.test(n = 20, delta = 1)."""
+    assert float(compute_power(1 / math.sqrt(2 / 20), 38, 0.025)) == pytest.approx(0.8689528, abs=5e-8)
     assert float(compute_power(distance, freedom, tail)) == pytest.approx(
         integrated(distance, freedom, tail), abs=1e-7
     )

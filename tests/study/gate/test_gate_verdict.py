@@ -56,22 +56,10 @@ def judge_one(series: GateSeries, plan: GatePlan = GIVEN) -> GateRow:
     return judge_gate([series], plan).rows[0]
 
 
-@loop_over(
-    ("factor", "up", "outcome"),
-    [
-        (1.0, True, GateOutcome.NOT_SLOWER),
-        (1.0, False, GateOutcome.NOT_SLOWER),
-        (1.2, True, GateOutcome.NOT_SLOWER),
-        (1.2, False, GateOutcome.SLOWER),
-        (0.8, True, GateOutcome.SLOWER),
-        (0.8, False, GateOutcome.NOT_SLOWER),
-        (0.97, True, GateOutcome.UNDECIDED),
-        (1.03, False, GateOutcome.UNDECIDED),
-    ],
-)
+@loop_over(("factor", "up", "outcome"), TABLES["outcomes"])
 @loop_over("sequential", [False, True])
 def test_one_margin_decides_in_the_direction_of_the_figure(
-    factor: float, up: bool, outcome: GateOutcome, sequential: bool
+    factor: float, up: bool, outcome: str, sequential: bool
 ) -> None:
     row = judge_one(make_series(factor, up=up), GatePlan(sequential=sequential))
     assert row.outcome == outcome
@@ -127,10 +115,15 @@ def test_two_given_runs_decide_nothing_and_a_third_does(paired: bool) -> None:
     assert (rows[0].more_pairs, rows[1].more_pairs) == (1, None)
 
 
-@loop_over(("alpha", "most"), [(0.0, 9), (0.5, 9), (0.05, 2)])
-def test_a_plan_that_cannot_be_is_refused(alpha: float, most: int) -> None:
-    with pytest.raises(UsageError):
-        GatePlan(alpha=alpha, max_pairs=most)
+def test_a_plan_or_a_series_that_cannot_be_is_refused() -> None:
+    for alpha, most in ((0.0, 9), (0.5, 9), (0.05, 2)):
+        with pytest.raises(UsageError):
+            GatePlan(alpha=alpha, max_pairs=most)
+    four = GatePlan(max_pairs=4, sequential=True)
+    unpaired = make_series(1.0, paired=False)
+    for series, plan in (([], GIVEN), ([unpaired], SEQUENTIAL), ([make_series(1.0)], four)):
+        with pytest.raises(ValueError, match="gate needs"):
+            judge_gate(series, plan)
 
 
 def test_pairs_after_a_decision_change_nothing() -> None:
@@ -183,13 +176,13 @@ def test_the_pairs_to_add_decide_most_of_the_gates() -> None:
 
 @loop_over(("factor", "paired", "sequential", "rows", "numbers", "more"), TABLES["computed"])
 def test_what_a_gate_computes_is_to_the_digit(
-    factor: float, paired: bool, sequential: bool, rows: int, numbers: tuple[float, ...],
-    more: tuple[int | None, int | None],
+    factor: float, paired: bool, sequential: bool, rows: int, numbers: list[float], more: list[int | None],
 ) -> None:  # fmt: skip
     series = [make_series(factor, noise=SPREAD, paired=paired, name=name) for name in "abc"[:rows]]
     row = judge_gate(series, GatePlan(max_pairs=12, sequential=sequential)).rows[0]
-    assert (row.ratio, row.low, row.high, row.level, row.p, row.needed) == pytest.approx(numbers, rel=1e-5)
-    assert (row.more_pairs, row.most_pairs) == more
+    found = [row.ratio, row.low, row.high, row.level, row.p, row.needed]
+    assert found == pytest.approx(numbers, rel=1e-5)
+    assert [row.more_pairs, row.most_pairs] == more
 
 
 @loop_over(("made", "more"), [(0, 3), (1, 2), (2, 1)])
@@ -209,16 +202,6 @@ def test_runs_that_are_alike_have_the_error_of_clocks_and_digits(figure: float, 
     row = judge_one(series_of((figure,) * 3, (figure,) * 3), SEQUENTIAL)
     assert (row.outcome, row.ratio) == (outcome, 1.0)
     assert row.low < 1 < row.high
-
-
-def test_a_sequential_gate_needs_pairs_as_planned() -> None:
-    for series, plan in (
-        ([], GatePlan()),
-        ([make_series(1.0, paired=False)], GatePlan(sequential=True)),
-        ([make_series(1.0)], GatePlan(max_pairs=4, sequential=True)),
-    ):
-        with pytest.raises(ValueError, match="gate needs"):
-            judge_gate(series, plan)
 
 
 @pytest.mark.parametrize("sequential", [False, True])
@@ -279,10 +262,7 @@ def test_alpha_is_spent_by_the_power_of_the_share() -> None:
     assert spend_alpha(0.05, [0.25, 1.0]) == pytest.approx([0.00625, 0.05])
     levels = [0.011482, 0.00970855, 0.012101, 0.0154477, 0.0195632, 0.0240082]
     assert find_look_levels(0.05, 8) == pytest.approx(levels, rel=1e-5)
-
-
-def test_a_smaller_alpha_has_smaller_levels_at_every_look() -> None:
-    """As Holm over rows needs (Maurer and Bretz 2013)."""
+    # A smaller alpha has smaller levels at every look, as Holm over rows needs (Maurer and Bretz 2013).
     assert (np.diff([find_look_levels(0.05 / rows, 12) for rows in (4, 2, 1)], axis=0) > 0).all()
 
 

@@ -94,33 +94,13 @@ def test_a_list_that_cannot_be_varied_is_refused(flag: str, text: str, message: 
     assert str(caught.value).startswith(message)
 
 
-SEQS = grid.parse_serve_param("max-num-seqs=8,16")
-
-
-@loop_over(
-    ("variation", "given", "launched", "message"),
-    [
-        (Variation(), {}, True, "nothing is varied: pass --concurrency 1,2,4…64"),
-        (Variation((concurrency("8"),), repeats=5), {}, True, "a sweep of one point is one run: use `load"),
-        (
-            Variation((concurrency("1,2"), vary("max_concurrency=3,4"))), {}, True,
-            "max_concurrency is varied twice, by --concurrency and --vary: keep one",
-        ),
-        (
-            Variation((concurrency("1,2"),)), {"max_concurrency": 8}, True,
-            "max_concurrency has one value by its own flag, and is varied by --concurrency: keep one",
-        ),
-        (
-            Variation((), (SEQS, grid.parse_serve_param("--max_num_seqs=8,16"))), {}, True,
-            "max_num_seqs is varied twice, by --serve-param and --serve-param: keep one",
-        ),
-        (Variation((), (SEQS,)), {}, False, "--serve-param needs a server that is started here: add --lau"),
-        (Variation((concurrency("1,2"),), repeats=9999), {}, True, "19998 points: a sweep has 10000 at most"),
-    ],
-)  # fmt: skip
+@loop_over(("varied", "serve", "repeats", "given", "launched", "message"), TABLES["no_sweeps"])
 def test_what_is_no_sweep_is_refused(
-    variation: Variation, given: dict[str, Any], launched: bool, message: str
-) -> None:
+    varied: list[list[str]], serve: list[str], repeats: int, given: dict[str, Any], launched: bool,
+    message: str,
+) -> None:  # fmt: skip
+    of_load = tuple(MAKERS[flag](text) for flag, text in varied)
+    variation = Variation(of_load, tuple(map(grid.parse_serve_param, serve)), repeats)
     with pytest.raises(UsageError) as caught:
         grid.check_variation(variation, given, launched)
     assert str(caught.value).startswith(message)

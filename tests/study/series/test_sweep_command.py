@@ -90,15 +90,6 @@ def test_a_sweep_leaves_a_run_and_a_row_for_each_point(capsys: pytest.CaptureFix
     assert not (store.directory / "unfinished").exists()
 
 
-def test_another_sweep_is_not_resumed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert sweep("--preset", "instant", "--concurrency", "1,2", *TINY) == 0
-    place = str(the_store().directory)
-    words = ("--vary", "temperature=0,1", "--concurrency", "1,4", "--resume", place)
-    assert sweep("--preset", "instant", *TINY, *words) == 2
-    why = "the points differ; resume with its flags: "
-    assert f"{place} is another sweep: {why}" in capsys.readouterr().err
-
-
 def starts() -> list[Path]:
     """The logs of the servers that were started."""
     return list((the_store().directory / "servers").glob("*/server.log"))
@@ -260,6 +251,8 @@ def test_the_latest_sweep_is_taken_only_if_it_is_the_same(words: tuple[str, ...]
         "no sweep by this command to resume under runs: give its flags, or its directory to --resume; of the "
         f"latest, {store.directory}, {why}"
     )
+    with pytest.raises(UsageError, match=f"is another sweep: {why}; resume with its flags: "):
+        sweep_command.resume_sweep(request(*words), store.directory)
 
 
 def data(*lens: int) -> str:

@@ -94,73 +94,28 @@ def test_a_rung_is_a_row() -> None:
     )  # fmt: skip
 
 
-@loop_over(
-    ("requests", "total", "output"),
-    [
-        # 45 and 15 tokens in 0.1 + 0.2 + 0.3 s, not the mean of 150, 75 and 50; the wait is no part of it
-        pytest.param(THREE, "75.00", "25.00", id="tokens and seconds are summed"),
-        pytest.param((Req(300),), "50.00", "16.67", id="rounded to two decimals"),
-        pytest.param((Req(100), Req(900, failure=FAILED), Req(300)), "75.00", "25.00", id="failed"),
-        pytest.param((Req(100, output_tokens=3),), "130.00", "30.00", id="as long as it was"),
-        pytest.param((Req(100, input_tokens=12),), "170.00", "50.00", id="as the server counted"),
-    ],
-)
-def test_the_speed_is_the_one_worked_out_by_hand(requests: Sequence[Req], total: str, output: str) -> None:
-    run = made(requests)
-    assert str(ladder_rows.make_speed_row(run, TOTAL).speed_tok_s) == total
-    assert str(ladder_rows.make_speed_row(run, OUTPUT).speed_tok_s) == output
-
-
-@loop_over(
-    ("requests", "note"),
-    [
-        (THREE, ""),
-        ([Req(100, failure=FAILED)] * 3, "3 of 3 failed: http-status: 400: too long"),
-        (
-            (Req(100), Req(100, failure=FAILED)),
-            "1 of 2 failed: http-status: 400: too long, INVALID: many-failures",
-        ),
-        ((Req(100, output_tokens=3),), "output of 3 tokens, not 5, SUSPECT: answer-lengths"),
-        ((Req(100), Req(100, input_tokens=12)), "input of 10 to 12 tokens, not 10"),
-        (
-            (Req(100, input_tokens=9, output_tokens=4), Req(100, output_tokens=6)),
-            "input of 9 to 10 tokens, not 10, output of 4 to 6 tokens, not 5",
-        ),
-        (  # what failed has no length
-            (Req(100, output_tokens=2, failure=FAILED), *THREE[1:]),
-            "1 of 3 failed: http-status: 400: too long, INVALID: many-failures",
-        ),
-    ],
-)
-def test_the_note_says_what_a_reader_of_the_row_must_know(requests: Sequence[Req], note: str) -> None:
-    row = ladder_rows.make_speed_row(made(requests), TOTAL)
-    assert row.note == note
-    assert (row.speed_tok_s is None, row.gpu_num is None) == (note.startswith("3 of 3"),) * 2
-
-
-ENGINE = "bench/1024x50"
-
-
-def files(quantization: str) -> Checkpoint:
-    return Checkpoint(path="/m", config_digest="0", quantization=quantization)
-
-
-@loop_over(
-    ("facts", "expected"),
-    [
-        ({"server": server(model="m", model_root="/models/Qwen3-8B-FP8")}, ("Qwen3-8B", "FP8")),
-        ({"server": server(model_root="/models/Qwen3-8B-FP8/")}, ("Qwen3-8B", "FP8")),
-        ({"server": server(model_root=r"D:\models\Qwen3-8B-FP8")}, ("Qwen3-8B", "FP8")),
-        ({"server": server(model="org/Qwen3-8B-AWQ")}, ("Qwen3-8B", "AWQ")),
-        ({"checkpoint": files("FP8")}, ("Qwen3-8B", "FP8")),
-        ({"server": server(model="Qwen3-8B-AWQ"), "checkpoint": files("AWQ-4bit")}, ("Qwen3-8B", "AWQ")),
-        ({"server": server("loadgen engine", model_root=ENGINE, simulated=ENGINE)}, ("Qwen3-8B", "")),
-    ],
-)
-def test_a_model_is_named_by_its_files_and_quantized_as_it_says(
-    facts: dict[str, Any], expected: tuple[str, str]
+@loop_over(("requests", "total", "output", "note"), TABLES["rungs"])
+def test_a_rungs_speed_and_note_are_those_worked_out_by_hand(
+    requests: list[list[int]], total: str, output: str, note: str
 ) -> None:
-    assert ladder_rows.name_model(made(**facts).facts)[:2] == expected
+    """Of each request its ms, its tokens in and out, and whether it failed: what failed has no length."""
+    run = made(
+        [Req(ms, asked, answered, FAILED if failed else None) for ms, asked, answered, failed in requests]
+    )
+    row = ladder_rows.make_speed_row(run, TOTAL)
+    assert (str(row.speed_tok_s), row.note) == (total, note)
+    assert str(ladder_rows.make_speed_row(run, OUTPUT).speed_tok_s) == output
+    assert (row.gpu_num is None) == (row.speed_tok_s is None)
+
+
+@loop_over(("facts", "expected"), TABLES["models"])
+def test_a_model_is_named_by_its_files_and_quantized_as_it_says(
+    facts: dict[str, Any], expected: list[str]
+) -> None:
+    told: dict[str, Any] = {"server": server(**facts["server"])} if "server" in facts else {}
+    if "checkpoint" in facts:
+        told["checkpoint"] = Checkpoint(path="/m", config_digest="0", quantization=facts["checkpoint"])
+    assert list(ladder_rows.name_model(made(**told).facts)[:2]) == expected
 
 
 SERVE = ["vllm", "serve", "org/m", "--host", "127.0.0.1", "--port", "8000", "--served-model-name", "m"]

@@ -24,7 +24,7 @@ from builders.markov_chain import MarkovModel, disturb, make_chain, normalize
 from fakes.markov_server import MarkovServer
 from fakes.scripted_server import Answer, Asked, ScriptedServer, stream
 from loadgen import cli
-from loadgen.study.quality.quality_record import BACKWARD, FORWARD
+from loadgen.study.quality.quality_record import BACKWARD, FORWARD, Quality
 from loadgen.study.quality.reference_file import read_reference
 
 pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")]
@@ -72,73 +72,60 @@ def serving(
         yield written(directory, *tables, repeats=1, quality=quality)
 
 
+def measure(b: LoadedServer, directory: Path, **keys: Any) -> Quality:
+    """The quality of b in a campaign, which goes on with nothing left to do, and is verified."""
+    with serving(LoadedServer(REFERENCE, "a"), b, directory, **keys) as file:
+        assert cli.main(["campaign", str(file)]) == 0
+        before = contents(the_directory() / "quality")
+        assert cli.main(["campaign", str(file), "--resume"]) == 0
+    assert contents(the_directory() / "quality") == before
+    assert cli.main(["verify", str(the_directory())]) == 0
+    return read_qualities(the_directory())["b on attached"]
+
+
 def test_the_divergence_of_a_known_candidate_is_in_its_interval(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    a, b = LoadedServer(REFERENCE, "a"), LoadedServer(disturb(REFERENCE, KL), "b")
-    with serving(a, b, tmp_path) as file:
-        assert cli.main(["campaign", str(file)]) == 0
-        out = capsys.readouterr().out
-        assert "quality, a on attached: 2,000 tokens sampled; noise floor 0.0000 ±0.0000 nats a token" in out
-        assert "different by more than 0.01 nats a token" in out
-        assert "\nQuality, against the reference\n" in out
-        place = the_directory()
-        found = read_qualities(place)["b on attached"]
-        assert found.kl is not None
-        assert found.agreement is not None
-        assert found.kl.low < KL < found.kl.high
-        assert (found.kl.direction, found.doubts, found.why) == (FORWARD, (), {})
-        assert set(b.scored.values()) == {1}
-        before = contents(place / "quality")
-        assert cli.main(["campaign", str(file), "--resume"]) == 0
-        assert contents(place / "quality") == before
-        assert cli.main(["verify", str(place)]) == 0
+    b = LoadedServer(disturb(REFERENCE, KL), "b")
+    found = measure(b, tmp_path)
+    out = capsys.readouterr().out
+    assert "quality, a on attached: 2,000 tokens sampled; noise floor 0.0000 ±0.0000 nats a token" in out
+    assert "different by more than 0.01 nats a token" in out
+    assert "\nQuality, against the reference\n" in out
+    assert found.kl is not None
+    assert found.agreement is not None
+    assert found.kl.low < KL < found.kl.high
+    assert (found.kl.direction, found.doubts, found.why) == (FORWARD, (), {})
+    assert set(b.scored.values()) == {1}
 
 
 def test_a_candidate_that_scores_nothing_is_scored_by_the_reference(tmp_path: Path) -> None:
-    a, b = LoadedServer(REFERENCE, "a"), LoadedServer(disturb(REFERENCE, KL), "b", prompt_logprobs=False)
-    with serving(a, b, tmp_path) as file:
-        assert cli.main(["campaign", str(file)]) == 0
-    found = read_qualities(the_directory())["b on attached"]
+    found = measure(LoadedServer(disturb(REFERENCE, KL), "b", prompt_logprobs=False), tmp_path)
     assert found.kl is not None
     assert found.kl.direction == BACKWARD
     assert found.kl.low < KL * 1.5
     assert found.why["agreement"] == "vLLM (b) scores no text"
     assert found.bits_per_byte is None
-    assert cli.main(["verify", str(the_directory())]) == 0
 
 
 def test_greedy_answers_are_compared_where_they_are_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    a, b = LoadedServer(REFERENCE, "a"), LoadedServer(disturb(REFERENCE, KL), "b")
-    with serving(a, b, tmp_path, greedy=True) as file:
-        assert cli.main(["campaign", str(file)]) == 0
-        before = contents(the_directory() / "quality")
-        assert cli.main(["campaign", str(file), "--resume"]) == 0
-    assert contents(the_directory() / "quality") == before
-    found = read_qualities(the_directory())["b on attached"]
+    found = measure(LoadedServer(disturb(REFERENCE, KL), "b"), tmp_path, greedy=True)
     assert found.same_answers is not None
     assert found.agreement is not None
     assert 0 < found.same_answers.mean < found.agreement.mean < 1
     assert "b: 125 greedy responses of 16 tokens at most" in capsys.readouterr().out
-    assert cli.main(["verify", str(the_directory())]) == 0
 
 
 def test_other_vocabularies_have_bits_per_byte_and_no_kl(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     smaller = MarkovModel(normalize(np.random.default_rng(3).normal(size=(48, 48))))
-    with serving(LoadedServer(REFERENCE, "a"), LoadedServer(smaller, "b"), tmp_path) as file:
-        assert cli.main(["campaign", str(file)]) == 0
-    found = read_qualities(the_directory())["b on attached"]
+    found = measure(LoadedServer(smaller, "b"), tmp_path)
     assert (found.kl, found.agreement, found.perplexity_ratio) == (None, None, None)
-    assert found.why["kl"].startswith("the vocabularies differ")
     assert found.bits_per_byte is not None
-    out = capsys.readouterr().out
-    assert "quality, b on attached: no KL: the vocabularies differ" in out
-    assert "bits/byte" in out
-    assert cli.main(["verify", str(the_directory())]) == 0
+    assert "quality, b on attached: no KL: the vocabularies differ" in capsys.readouterr().out
 
 
 def end_at(directory: Path, file: Path, reached: threading.Event, number: signal.Signals) -> int:

@@ -42,37 +42,37 @@ def list_runs(place: Path) -> list[tuple[str, bool]]:
     return [(one["cache_reset"], "prefix-cache" in str(one["verdict"]["doubts"])) for one in facts]
 
 
-@pytest.mark.parametrize("profile", ["made", "file"])
-def test_the_cells_of_one_server_are_parted(
-    profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(tmp_path, "campaign", MADE if profile == "made" else of_file(tmp_path)) == 0
-    assert list_runs(tmp_path) == [(PARTED, False)] * 6
-    assert "take A or B: they are equally fast" in capsys.readouterr().out
+EQUAL, CACHED = "take A or B: they are equally fast", "% of the prompt tokens cached, baseline 0 %"
 
 
-@pytest.mark.parametrize("profile", ["made", "file"])
-def test_a_warm_cell_gets_no_verdict(
-    profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made = profile == "made"
-    assert run(tmp_path, "campaign", MADE if made else of_file(tmp_path), salted=False) == 0
-    # In one repeat every arm gets the same prompts; a file is the same in all.
-    warm = [warm for _, warm in list_runs(tmp_path)]
-    assert warm == ([False, True] * 3 if made else [False, *[True] * 5])
+@pytest.mark.parametrize(
+    ("file", "server", "warm", "said"),
+    [
+        (False, {}, [False] * 6, EQUAL),
+        (True, {}, [False] * 6, EQUAL),
+        # In one repeat every arm gets the same prompts; a file is the same in all.
+        (False, {"salted": False}, [False, True] * 3, CACHED),
+        (True, {"salted": False}, [False, *[True] * 5], CACHED),
+        (
+            True,
+            {"owner": "", "reports": "", "salted": False},  # found by TTFT
+            [False, *[True] * 5],
+            "prompts cached, the baseline's not",
+        ),
+    ],
+)
+def test_the_cells_of_one_server_are_parted_or_have_no_verdict(
+    file: bool, server: dict[str, Any], warm: list[bool], said: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert run(tmp_path, "campaign", of_file(tmp_path) if file else MADE, **server) == 0
+    found = list_runs(tmp_path)
+    assert [each for _, each in found] == warm
+    assert server or {how for how, _ in found} == {PARTED}
     printed = " ".join(capsys.readouterr().out.split())
-    assert "not compared: " in printed
-    assert "% of the prompt tokens cached, baseline 0 %" in printed
+    assert said in printed
+    assert ("equally fast" in printed, "not compared: " in printed) == (not server, bool(server))
     assert "B is faster" not in printed
-    assert "equally fast" not in printed
-
-
-def test_an_arm_that_an_earlier_one_made_warm_is_found_by_its_ttft(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(tmp_path, "campaign", of_file(tmp_path), owner="", reports="", salted=False) == 0
-    assert [warm for _, warm in list_runs(tmp_path)] == [False, *[True] * 5]
-    assert "prompts cached, the baseline's not" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

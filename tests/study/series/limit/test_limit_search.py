@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from builders import made_runs
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.made_runs import run
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.signals import Stopped
@@ -34,6 +34,8 @@ from loadgen.study.series.limit.limit_search import LimitSearch, make_entry, mak
 from loadgen.study.series.limit.search import NextRun
 from loadgen.study.series.point_runs import MeasuredPoint, PointServers
 from loadgen.study.series.series_store import SeriesStore
+
+TABLES = read_tables("limit_search")
 
 OBJECTIVES = parse_objectives("e2el p50 < 400ms")
 TINY = Profile(name="tiny", input_len=8, output_len=4, max_concurrency=1)
@@ -198,63 +200,28 @@ def test_a_rate_is_searched_for_without_the_cap_of_its_workload() -> None:
     assert (made.request_rate, made.max_concurrency, made.duration) == (16.0, None, 60.0)
 
 
-STOPPED = Client(transport="wire", cpu_s=1.0, wall_s=2.0, stopped_s=9.0)
+CLIENTS = {
+    "stopped": Client(transport="wire", cpu_s=1.0, wall_s=2.0, stopped_s=9.0),
+    "late": Client(transport="httpx", cpu_s=59.0, wall_s=60.0),
+}
 BUSY = CpuUse(duration_s=20, cpus=2, server=0.9, client=0.2, others=0.8, waiting=0.9)
-LATE = Client(transport="httpx", cpu_s=59.0, wall_s=60.0)
 
 
-def change(result: Result, **keys: Any) -> Result:
-    """The run as if its profile had asked for something else."""
-    profile = result.facts.profile.model_copy(update=keys)
-    return Result(replace(result.facts, profile=profile), result.records)
+def make_run(client: str = "", cpu: str = "", asked: dict[str, Any] | None = None, **given: Any) -> Result:
+    """A run of that client, on CPUs that are busy, as if its profile had asked for something else."""
+    facts: dict[str, Any] = {"client": CLIENTS[client]} if client else {}
+    facts |= {"cpu_use": BUSY} if cpu else {}
+    made = run(**given, **facts)
+    if client == "late":
+        made.records.unstamped_reads[:] = 20
+    profile = made.facts.profile.model_copy(update=asked or {})
+    return Result(replace(made.facts, profile=profile), made.records)
 
 
-def read_late() -> Result:
-    found = run(requests=200, client=LATE)
-    found.records.unstamped_reads[:] = 20
-    return Result(found.facts, found.records)
-
-
-def ran(requests: int, duration_s: float, concurrency: int = 4) -> Result:
-    keys = {"duration": duration_s, "num_prompts": None, "max_concurrency": concurrency}
-    return change(run(requests=requests, concurrency=4), **keys)
-
-
-@loop_over(
-    ("make", "slo", "standing", "reason"),
-    [
-        (lambda: run(requests=600), "e2el p50 < 60s, ttft p99 < 10s", "meets", ""),
-        (lambda: run(requests=600), "e2el p50 < 60s, ttft p99 < 1ms", "fails", "ttft p99 is "),
-        (lambda: run(requests=100), "e2el p50 < 60s, ttft p99 < 10s", "not shown", "ttft p99: 100 samples"),
-        (lambda: run(requests=100), "e2el p50 < 1ms, ttft p99 < 10s", "fails", "e2el p50 is "),
-        (lambda: run(requests=200, failed=100), "e2el p50 < 60s", "fails", "the run is INVALID: "),
-        (
-            lambda: change(run(requests=200, concurrency=4), max_concurrency=5),
-            "e2el p50 < 60s", "not shown", "disturbed (concurrency-not-held)",
-        ),
-        (
-            lambda: run(requests=200, client=STOPPED),
-            "e2el p50 < 60s", "not shown", "disturbed (client-stopped)",
-        ),
-        (lambda: run(requests=200, cpu_use=BUSY), "e2el p50 < 60s, tpot p50 < 60s", "meets", ""),
-        (lambda: run(requests=200, cpu_use=BUSY), "e2el p50 < 1ms", "not shown", "disturbed (other-proc"),
-        (lambda: run(requests=200, cpu_use=BUSY), "e2el p99 < 60s", "not shown", "disturbed (other-proc"),
-        (
-            lambda: run(requests=200, cpu_use=BUSY, client=STOPPED),
-            "e2el p50 < 60s", "not shown", "disturbed (",
-        ),
-        (read_late, "e2el p50 < 60s", "meets", ""),
-        (read_late, "tpot p50 < 60s", "not shown", "disturbed ("),
-        (lambda: ran(200, 20.0), "e2el p90 < 60s", "meets", ""),
-        (lambda: ran(200, 99.0), "e2el p90 < 60s", "meets", ""),
-        (lambda: ran(30, 3.0), "e2el p90 < 60s", "not shown", "e2el p90: 30 samples, too few"),
-        (lambda: ran(30, 20.0), "e2el p90 < 60s", "not shown", "it had nothing left to send"),
-        (lambda: ran(200, 99.0, 400), "e2el p90 < 60s", "not shown", "it had nothing left to send"),
-    ],
-)  # fmt: skip
-def test_what_a_run_shows(make: Callable[[], Result], slo: str, standing: str, reason: str) -> None:
+@loop_over(("given", "slo", "standing", "reason"), TABLES["runs"])
+def test_what_a_run_shows(given: dict[str, Any], slo: str, standing: str, reason: str) -> None:
     goals = parse_objectives(slo)
-    row = make_entry(1, 4, MeasuredPoint(make(), duration_s=1.0), goals, "runs/1")
+    row = make_entry(1, 4, MeasuredPoint(make_run(**given), duration_s=1.0), goals, "runs/1")
     assert (row.standing, row.passed) == (standing, standing == "meets")
     assert row.reason.startswith(reason) if reason else row.reason == ""
     assert row.disturbed is reason.startswith("disturbed")

@@ -10,25 +10,15 @@ import pytest
 from benchmarks.bars import limits_floors
 from benchmarks.bars.limits import CASES, Case, search_virtually, searched, show_evidence
 from benchmarks.simulated.engine import Engine, trial
-from benchmarks.simulated.queue import compute_share_over, utilisation_at, waits_s
+from benchmarks.simulated.queue import compute_share_over, waits_s
 from builders.loops import loop_over
-from builders.virtual_engine import open_loop
 from loadgen.figures.objectives import Objective, judge_objectives
 from loadgen.figures.per_request import MetricOptions
 from loadgen.records.record import Record, Records
 from loadgen.study.series.limit import search
 from loadgen.study.series.limit.search import NextRun, Search
-from loadgen_servers.engine.scheduler import Limits, Scheduler
+from loadgen_servers.engine.scheduler import Limits
 from loadgen_servers.engine.step_times import FittedTiming
-
-
-def test_the_engine_with_one_slot_is_the_queue() -> None:
-    arrivals_s = np.cumsum(np.random.default_rng(1).exponential(0.0125, 2000))
-    arrivals_ns = np.rint(1e9 * arrivals_s).astype(np.int64)
-    scheduler = Scheduler(Limits(max_num_seqs=1, prefix_caching=False), FittedTiming(weights_ms=10))
-    run = open_loop(scheduler, arrivals_ns.tolist(), [(8, 1)] * 2000)
-    waited_ns = [sequence.first_ns - sequence.arrived_ns - 10_000_000 for sequence in run.sequences]
-    assert waited_ns == pytest.approx(1e9 * waits_s(arrivals_ns / 1e9, 0.01), abs=1)
 
 
 @loop_over(("utilisation", "services"), [(0.5, 2.3), (0.8, 6.7), (0.9, 12.0)])
@@ -36,10 +26,6 @@ def test_the_formula_is_the_share_of_a_long_queue(utilisation: float, services: 
     arrivals_s = np.cumsum(np.random.default_rng(2).exponential(1 / utilisation, 2_000_000))
     over = float((waits_s(arrivals_s, 1.0) > services).mean())
     assert compute_share_over(utilisation, services) == pytest.approx(over, rel=0.05)
-
-
-def test_the_utilisation_is_the_one_whose_share_was_asked() -> None:
-    assert compute_share_over(utilisation_at(0.01, 6.0), 6.0) == pytest.approx(0.01, rel=1e-9)
 
 
 @loop_over("percentile", [50, 90, 99])
@@ -92,11 +78,6 @@ def test_at_the_true_limit_the_allowed_share_is_below_the_floor(case: limits_flo
     allowed = search.compute_allowed_share(case.objective)
     assert allowed == case.percentile / 100
     assert share == pytest.approx(allowed, rel=0.35)  # neighbours are alike: few count
-
-
-def test_the_users_that_a_request_finds_are_the_rate_times_their_stay() -> None:
-    case = limits_floors.Rate(5, 25)
-    assert (case.users, round(case.true_load, 3)) == (23, 5.135)  # P(Poisson(20.5) > 23) = 0.25
 
 
 @pytest.mark.long
