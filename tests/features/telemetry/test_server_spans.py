@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from msgspec.structs import replace
 from opentelemetry import trace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from builders import made_runs
-from builders.loops import loop_over_named
+from builders.loops import loop_over, loop_over_named
 from loadgen.facts.run_facts import Facts
 from loadgen.features.telemetry.server_spans import (
     KEY_BYTES,
@@ -42,10 +41,6 @@ SGLANG = {  # its root span's: the prefill includes the queue
 IDS = TraceIds(bytes(16))
 
 
-def answer(index: int, **times_ns: Any) -> Record:
-    return Record(index, 0, intended_ns=1, sent_ns=1, end_ns=2, **times_ns)
-
-
 def span(attributes: dict[str, Any], trace: bytes = TRACE) -> Span:
     made = Span(name="Req", trace_id=trace, start_time_unix_nano=7)
     for key, value in attributes.items():
@@ -54,38 +49,28 @@ def span(attributes: dict[str, Any], trace: bytes = TRACE) -> Span:
     return made
 
 
-def read(packed: bytes) -> list[tuple[Any, ...]]:
-    return [
-        (*row[:3], row[3].tolist()) if isinstance(row[3], np.ndarray) else row
-        for row in np.frombuffer(packed, SPAN).tolist()
-    ]
-
-
-def times(*values: int) -> tuple[int, ...]:
-    return values
-
-
 @loop_over_named(
     ("attributes", "times_ns"),
     {
         "some, one of them a whole number": (
             {f"{LATENCY}time_in_queue": 0.25, f"{LATENCY}time_in_model_prefill": 1, "x": "y"},
-            times(250_000_000, UNKNOWN, 1_000_000_000, UNKNOWN),
+            (250_000_000, UNKNOWN, 1_000_000_000, UNKNOWN),
         ),
-        "SGLang's": (SGLANG, times(UNKNOWN, 500_000_000, UNKNOWN, 1_500_000_000)),
+        "SGLang's": (SGLANG, (UNKNOWN, 500_000_000, UNKNOWN, 1_500_000_000)),
         "a queue that cannot be": (
             {f"{LATENCY}time_in_queue": -1.0, f"{LATENCY}time_in_model_prefill": 1.0},
-            times(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN),
+            (UNKNOWN,) * 4,
         ),
         "no numbers": (
             {f"{LATENCY}time_to_first_token": float("nan"), f"{LATENCY}time_in_model_decode": 1e300},
-            times(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN),
+            (UNKNOWN,) * 4,
         ),
-        "text": ({f"{LATENCY}time_to_first_token": "1"}, times(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)),
+        "text": ({f"{LATENCY}time_to_first_token": "1"}, (UNKNOWN,) * 4),
     },
 )
 def test_a_requests_times_are_read(attributes: dict[str, Any], times_ns: tuple[int, ...]) -> None:
-    assert read(pack_times(span(attributes))) == [(*HALVES, 7, list(times_ns))]
+    (row,) = np.frombuffer(pack_times(span(attributes)), SPAN).tolist()
+    assert (*row[:3], *row[3]) == (*HALVES, 7, *times_ns)
 
 
 def test_the_recorded_spans_of_vllm_are_read() -> None:
@@ -102,19 +87,12 @@ def test_the_recorded_spans_of_vllm_are_read() -> None:
     assert received.other == 0
 
 
-def made_spans(*rows: tuple[int, int, tuple[int, ...]]) -> np.ndarray[Any, np.dtype[np.void]]:
-    """Spans of the requests with a plan index, by their begin and times."""
-    return np.array(
-        [(*split_trace(IDS.find(index)[0]), start_ns, times_ns) for index, start_ns, times_ns in rows], SPAN
-    )
-
-
 def test_without_requests_or_spans_nothing_is_filled() -> None:
     none = SpanJoin(Records.from_records([]), IDS)
-    spans = made_spans((1, 1, (1, 1, 1, 1)))
+    spans = np.array([(*split_trace(IDS.find(1)[0]), 1, (1, 1, 1, 1))], SPAN)
     none.fill(spans)
     assert none.mark(spans).tolist() == []
-    some = SpanJoin(Records.from_records([answer(index=0)]), IDS)
+    some = SpanJoin(Records.from_records([record(0)]), IDS)
     some.fill(spans[:0])
     assert some.mark(spans[:0]).tolist() == [False]
 
@@ -172,26 +150,24 @@ def test_a_success_has_its_own_times_and_all_that_is_known() -> None:
     }
 
 
-CASES = [
-    ("failed", {"failure": Failure(FailureKind.STALL, "no token")}, {"error.type": "stall"}),
-    ("cached", {"cached_tokens": 32}, {"gen_ai.usage.cache_read.input_tokens": 32}),
-    ("thought", {"thought_tokens": 3}, {"gen_ai.usage.reasoning.output_tokens": 3}),
-    ("resent", {"resends": 1}, {"http.request.resend_count": 1}),
-]
-
-
-@pytest.mark.parametrize(("changes", "more"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+@loop_over(
+    ("changes", "more"),
+    [
+        ({"failure": Failure(FailureKind.STALL, "no token")}, {"error.type": "stall"}),
+        ({"cached_tokens": 32}, {"gen_ai.usage.cache_read.input_tokens": 32}),
+        ({"thought_tokens": 3}, {"gen_ai.usage.reasoning.output_tokens": 3}),
+        ({"resends": 1}, {"http.request.resend_count": 1}),
+        ({"usage": False, "exact_tokens": True}, {}),
+        (
+            {"usage": False, "exact_tokens": False},
+            {"gen_ai.usage.output_tokens": None},
+        ),  # messages that were counted
+    ],
+)
 def test_what_a_request_has_besides(changes: dict[str, Any], more: dict[str, Any]) -> None:
     (plain,), (span,) = spans_of(record()), spans_of(record(**changes))
-    assert span.attributes == {**plain.attributes, **more}
-
-
-@pytest.mark.parametrize(
-    ("usage", "exact", "has"), [(True, False, True), (False, True, True), (False, False, False)]
-)
-def test_messages_that_were_counted_are_no_tokens(usage: bool, exact: bool, has: bool) -> None:
-    (span,) = spans_of(record(usage=usage, exact_tokens=exact))
-    assert ("gen_ai.usage.output_tokens" in span.attributes) == has
+    known = {**plain.attributes, **more}
+    assert span.attributes == {name: value for name, value in known.items() if value is not None}
 
 
 def test_sessions_and_servers_are_named() -> None:
@@ -202,8 +178,5 @@ def test_sessions_and_servers_are_named() -> None:
     found = [span.attributes for span in spans_of(*rows, known=known)]
     assert [each["gen_ai.conversation.id"] for each in found] == ["p-session-0", "p-session-0", "p-session-1"]
     assert [each["loadgen.request.id"] for each in found] == ["p-0", "p-1", "p-2"]
-    assert [(each["server.address"], each["server.port"]) for each in found] == [
-        ("a", 1),
-        ("b", 443),
-        ("a", 1),
-    ]
+    servers = [(each["server.address"], each["server.port"]) for each in found]
+    assert servers == [("a", 1), ("b", 443), ("a", 1)]
