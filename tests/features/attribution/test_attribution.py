@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import made_runs
+from builders.loops import loop_over, read_tables
 from loadgen.features.attribution.attribution import ROWS, attribute, attribute_run
 from loadgen.features.attribution.attribution_section import COLUMNS
 from loadgen.plan import profile
@@ -47,63 +48,31 @@ def test_a_run_without_token_times_has_no_rows() -> None:
 
 MS = 1_000_000
 SENT_NS = 10**12
-NETWORK: dict[str, Any] = {"rtt_ns": 4 * MS}
-NEAR = {"rtt_ns": 2 * MS}
-TIMED = {**NETWORK, "delay": (0, NO_CAUSE)}
-SERVER = {"server_queue_ns": 20 * MS, "server_prefill_ns": 30 * MS}
+CAUSES = {"": NO_CAUSE, "path_delay": PATH, "retransmission": RETRANSMISSION}
 
 
 def divide(
-    wait_ns: int, late_ns: int = 0, delay: tuple[int, int] | None = None, **columns: Any
+    wait_ns: int, late_ms: int = 0, delay: tuple[int, str] | None = None, **columns: int
 ) -> dict[str, int]:
     """The parts, in ms, of one request whose first token arrives that long after it was sent."""
-    delays: dict[str, Any] = {} if delay is None else {
-        "delay_us": np.array([delay[0] // 1000], np.int32), "delay_cause": np.array([delay[1]], np.int8)
-    }  # fmt: skip
+    told: dict[str, Any] = {
+        f"{name[:-3]}_ns" if name.endswith("_ms") else name: value * (MS if name.endswith("_ms") else 1)
+        for name, value in columns.items()
+    }
+    if delay is not None:
+        cause = CAUSES[delay[1]]
+        told |= {"delay_us": np.full(1, delay[0] * 1000, np.int32), "delay_cause": np.full(1, cause, np.int8)}
     first_ns = SENT_NS + wait_ns
     record = Record(
-        0, 0, SENT_NS - late_ns, SENT_NS, first_ns, arrival_ns=np.array([first_ns]),
-        tokens=np.ones(1, np.int64), reads=2, unstamped_reads=1, **delays, **columns,
+        0, 0, SENT_NS - late_ms * MS, SENT_NS, first_ns, arrival_ns=np.array([first_ns]),
+        tokens=np.ones(1, np.int64), reads=2, unstamped_reads=1, **told,
     )  # fmt: skip
     rows = attribute(made_runs.run().facts, Records.from_records([record])).ttft
-    assert rows.whole_ns.tolist() == [wait_ns + max(late_ns, 0)] == [int(rows.parts.sum())]
+    assert rows.whole_ns.tolist() == [wait_ns + max(late_ms, 0) * MS] == [int(rows.parts.sum())]
     return {key: of_part // MS for key, of_part in rows.sum_parts().items() if of_part}
 
 
-@pytest.mark.parametrize(
-    ("columns", "parts"),
-    [
-        ({}, {"unknown": 100}),
-        ({"late_ns": 7 * MS}, {"sent_late": 7, "unknown": 100}),
-        ({"late_ns": -7 * MS}, {"unknown": 100}),
-        ({"late_ns": 7 * MS, "connect_ns": 5 * MS}, {"sent_late": 2, "handshake": 5, "unknown": 100}),
-        ({"late_ns": 7 * MS, "connect_ns": 50 * MS}, {"handshake": 7, "unknown": 100}),
-        (NETWORK, {"round_trip": 4, "unknown": 96}),
-        ({"rtt_ns": 400 * MS}, {"round_trip": 100}),
-        ({**NETWORK, "request_delay_ns": 60 * MS}, {"request_resent": 60, "round_trip": 4, "unknown": 36}),
-        ({"request_delay_ns": 60 * MS, "retransmitted": 1}, {"request_resent": 60, "unknown": 40}),
-        ({"request_delay_ns": 60 * MS, "retransmitted": 0}, {"unknown": 100}),
-        ({**NETWORK, "delay": (9 * MS, PATH)}, {"round_trip": 4, "path_delay": 9, "unknown": 87}),
-        ({"delay": (9 * MS, RETRANSMISSION)}, {"retransmission": 9, "unknown": 91}),
-        (SERVER, {"queue": 20, "prefill": 30, "unknown": 50}),
-        ({**TIMED, **SERVER}, {"round_trip": 4, "queue": 20, "prefill": 30, "http": 46}),
-        ({**NETWORK, "delay": (9 * MS, PATH), **SERVER},
-         {"round_trip": 4, "path_delay": 9, "queue": 20, "prefill": 30, "unknown": 37}),
-        ({**NEAR, **SERVER}, {"round_trip": 2, "queue": 20, "prefill": 30, "http": 48}),
-        ({**NETWORK, **SERVER}, {"round_trip": 4, "queue": 20, "prefill": 30, "unknown": 46}),
-        ({**NEAR, **SERVER, "out_of_order": 1}, {"round_trip": 2, "queue": 20, "prefill": 30, "unknown": 48}),
-        ({**NEAR, **SERVER, "retransmitted": 1},
-         {"round_trip": 2, "queue": 20, "prefill": 30, "unknown": 48}),
-        ({**NETWORK, "server_prefill_ns": 30 * MS}, {"round_trip": 4, "prefill": 30, "unknown": 66}),
-        ({**TIMED, "server_queue_ns": 20 * MS, "server_ttft_ns": 30 * MS},
-         {"round_trip": 4, "queue": 20, "prefill": 30, "http": 46}),
-        ({**SERVER, "server_first_token_ns": 60 * MS},
-         {"queue": 20, "prefill": 30, "http": 10, "unknown": 40}),
-        ({**TIMED, "server_first_token_ns": 60 * MS}, {"round_trip": 4, "http": 36, "unknown": 60}),
-        ({**NETWORK, "server_first_token_ns": 60 * MS}, {"round_trip": 4, "unknown": 96}),
-        ({"server_queue_ns": 90 * MS, "server_prefill_ns": 30 * MS}, {"queue": 90, "prefill": 10}),
-    ],
-)  # fmt: skip
+@loop_over(("columns", "parts"), read_tables("waits")["first tokens"])
 def test_a_wait_is_divided_by_what_is_known(columns: dict[str, Any], parts: dict[str, int]) -> None:
     assert divide(100 * MS, **columns) == parts
 

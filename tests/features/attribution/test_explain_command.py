@@ -55,17 +55,16 @@ def test_the_runs_of_a_directory_are_listed_one_after_another(
     assert shown.err.startswith(f"loadgen: {damaged}: result.json or arrivals.npz is damaged")
 
 
-def test_a_directory_with_one_run_is_that_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_with_one_run_is_that_run_and_without_any_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["explain", str(tmp_path)]) == 2
     run = keep(tmp_path / "below" / "run")
     assert [cli.main(["explain", str(place)]) for place in (run, tmp_path)] == [0, 0]
     first, second = capsys.readouterr().out.split("\nTTFT: ")[1:]
     assert first.split("\nITL")[0] == second.split("\nITL")[0]
-
-
-def test_a_directory_without_a_run_that_can_be_read_is_refused(tmp_path: Path) -> None:
-    assert cli.main(["explain", str(tmp_path)]) == 2
-    for name in ("a", "b"):
-        (keep(tmp_path / name) / ARRIVALS).write_bytes(b"PK")
+    for place in (run, keep(tmp_path / "other")):
+        (place / ARRIVALS).write_bytes(b"PK")
     assert cli.main(["explain", str(tmp_path)]) == 2
 
 
@@ -120,24 +119,10 @@ def test_a_result_of_other_definitions_is_not_compared(tmp_path: Path) -> None:
 
 
 OPTIONS = ReportOptions(False, find_layout(None))
-NOTHING = """\
-where the time goes: nothing to explain: TTFT beyond P99, and gaps beyond P99
-  ITL, are longer than the median by less than 1 ms or a fifth"""
-SECTION, PAGE = (
+SECTION, PAGE, NOTHING, UNKNOWN = (
     (Path(__file__).parent / "expected" / f"{name}.txt").read_text("utf-8").rstrip("\n")
-    for name in ("section", "page")
+    for name in ("section", "page", "nothing", "unknown")
 )
-UNKNOWN = """\
-what is unknown, and what would show it:
-  - 100 % of the time beyond P99 TTFT, 100 % of the time beyond P99 ITL
-  - start vLLM with --enable-per-request-metrics: it then reports each request's
-    queue and prefill
-  - --transport ring: it shows the network's part of each wait
-  - --receive-spans: a server that exports spans then reports each request's
-    HTTP, queue and prefill
-  - a server whose /metrics counts preemptions, without --no-observe
-  - more requests at once: with few streams a pause of one looks like a pause of
-    all"""
 
 
 def long_section(run: Result) -> str:
@@ -146,39 +131,30 @@ def long_section(run: Result) -> str:
     return "\n".join([*(render_text_table(table).splitlines() if table.body else ()), *lines])
 
 
-def short_section(run: Result) -> list[str]:
-    return list(summarize_attribution(run, OPTIONS))
-
-
 def page(run: Result) -> str:
     return "\n".join(explain_run(run))
 
 
-def test_the_section_is_a_table_of_the_parts_that_are_there() -> None:
+def test_section_and_page_have_the_parts_that_there_are() -> None:
     assert long_section(made.run(made.BUSY)) == SECTION
     assert long_section(made.run(made.SMOOTH)) == NOTHING
-
-
-def test_the_short_report_has_a_line_for_each_tail_with_a_cause() -> None:
-    assert short_section(made.run(made.BUSY)) == [
-        "first tokens beyond P99 TTFT: 512.1 ms, 86 % queue, 12 % prefill, 2 % unknown",
-        "gaps beyond P99 ITL: 63.06 ms, 61 % others' prefill, 32 % decode step, 6 % unknown",
-    ]
-    assert short_section(made.run(made.NETWORK)) == [
-        "gaps beyond P99 ITL: 225 ms, 89 % retransmission, 9 % decode step, 2 % path delay"
-    ]
-    assert short_section(made.run(made.SMOOTH)) == short_section(made.run(made.NOTHING_KNOWN)) == []
-
-
-def test_the_page_explains_typical_and_tail_and_says_what_to_do() -> None:
     assert page(made.run(made.BUSY)).split("\n", 4)[4] == PAGE
 
 
-@loop_over("found", [made.BUSY, made.SMOOTH, made.NETWORK, made.NOTHING_KNOWN])
-def test_text_fits_80_columns_and_a_page_60_lines(found: Attribution) -> None:
+@loop_over(
+    ("found", "lines"),
+    [
+        (made.BUSY, ["first tokens beyond P99 TTFT: 512.1 ms, 86 % queue, 12 % prefill, 2 % unknown",
+         "gaps beyond P99 ITL: 63.06 ms, 61 % others' prefill, 32 % decode step, 6 % unknown"]),
+        (made.NETWORK, ["gaps beyond P99 ITL: 225 ms, 89 % retransmission, 9 % decode step, 2 % path delay"]),
+        (made.SMOOTH, []),
+        (made.NOTHING_KNOWN, []),
+    ],
+)  # fmt: skip
+def test_the_short_report_has_a_line_for_each_tail_with_a_cause(found: Attribution, lines: list[str]) -> None:
     run = made.run(found)
-    text = f"{long_section(run)}\n{page(run)}"
-    assert max(map(len, text.split("\n"))) <= 80
+    assert [*summarize_attribution(run, OPTIONS)] == lines
+    assert max(map(len, f"{long_section(run)}\n{page(run)}".split("\n"))) <= 80
     assert len(page(run).split("\n")) <= 60
 
 
@@ -233,7 +209,7 @@ def test_a_run_without_times_of_tokens_says_why_there_is_no_more() -> None:
     failed = made_runs.run(requests=12, failed=12, kind=FailureKind.CONNECT)
     assert page(failed).endswith("\nevery request failed: nothing was measured")
     assert long_section(failed) == ""
-    assert short_section(failed) == []
+    assert [*summarize_attribution(failed, OPTIONS)] == []
 
 
 @pytest.mark.parametrize(("requests", "tokens"), [(1, 1), (1, 2), (1, 40), (3, 1)])

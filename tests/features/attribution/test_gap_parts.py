@@ -9,58 +9,52 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec import structs
 from msgspec.structs import replace
 
 from builders import made_runs
-from builders.loops import loop_over
+from builders.loops import loop_over_named
 from fakes.engine_model import MS, EngineModel, score
 from loadgen.base.arrays import Int64
 from loadgen.features.attribution import stalls
-from loadgen.features.attribution.attribution import ROWS, attribute, mark_preempted, read_counts
+from loadgen.features.attribution.attribution import ROWS, PartRows, attribute, mark_preempted, read_counts
 from loadgen.features.attribution.stalls import trace_timeline
 from loadgen.records import record
 from loadgen.records.record import PATH, REORDERING, Record, Records
 from loadgen.server.server_counters import ServerSample, ServerWindow
 
-CHEAP: dict[str, Any] = {
-    "prefill_ns_per_token": 1000
-}  # so that only the prompts that are long make a step longer
+CHEAP: dict[str, Any] = {"prefill_ns_per_token": 1000}  # only prompts that are long make a step longer
 SLOW = {100: 200 * MS, 300: 150 * MS, 420: 90 * MS}
 PREEMPTED = {100: 300 * MS, 300: 500 * MS}
 LOST = {(request, 20): 200 * MS for request in range(10, 50)}
+CHUNKED = {20: 16_000, 40: 9000}
 LONG = dict.fromkeys((20, 30, 40), 2000)
 
 
-@pytest.mark.parametrize(
-    ("model", "right"),
-    [
-        (EngineModel(1, slow_steps=SLOW, **CHEAP), 0.95),
-        (EngineModel(1, slow_steps=SLOW, server_times=True, **CHEAP), 0.95),
-        (EngineModel(1, long_prompts=LONG, prefill_ns_per_token=80_000, chunk=4096), 0.95),
-        (EngineModel(1, long_prompts={20: 16_000, 40: 9000}), 0.95),
-        (EngineModel(1, long_prompts={20: 16_000, 40: 9000}, server_times=True), 0.95),
-        (EngineModel(1, preempted=PREEMPTED, **CHEAP), 0.95),
-        (EngineModel(1, preempted=PREEMPTED, sampled=False, **CHEAP), 0.0),
-        (EngineModel(1, lost=LOST, **CHEAP), 0.95),
-        (EngineModel(1, lost=LOST, cause=PATH, **CHEAP), 0.95),
-        (EngineModel(1, lost=LOST, cause=REORDERING, **CHEAP), 0.95),
-        (EngineModel(1, lost=LOST, segments=False, **CHEAP), 0.0),
-        (EngineModel(1, slots=1, slow_steps=SLOW, **CHEAP), 0.0),
-        (EngineModel(1, slots=3, slow_steps=SLOW, **CHEAP), 0.0),
-        (EngineModel(1, slots=2, prompt=10, long_prompts={20: 16_000, 40: 9000}), 0.95),
-        (EngineModel(1, slow_steps=SLOW, lost=LOST, preempted={200: 400 * MS}, **CHEAP), 0.95),
-        (EngineModel(1, slow_steps=SLOW, long_prompts={20: 16_000, 40: 9000}), 0.95),
-        (EngineModel(1, slow_steps=SLOW, burst=3, **CHEAP), 0.95),
-    ],
-    ids=[
-        "slow steps", "slow steps with the server's times", "long prompts", "chunked prompts",
-        "chunked prompts with the server's times", "preemptions", "preemptions without samples",
-        "retransmissions", "delays of the path", "reordering", "retransmissions without segment times",
-        "one stream", "three streams", "two streams and long prompts", "several at once",
-        "slow steps and chunked prompts", "several messages a step",
-    ],
-)  # fmt: skip
+MODELS = {
+    "slow steps": (EngineModel(1, slow_steps=SLOW, **CHEAP), 0.95),
+    "slow steps with the server's times": (EngineModel(1, slow_steps=SLOW, server_times=True, **CHEAP), 0.95),
+    "long prompts": (EngineModel(1, long_prompts=LONG, prefill_ns_per_token=80_000, chunk=4096), 0.95),
+    "chunked prompts": (EngineModel(1, long_prompts=CHUNKED), 0.95),
+    "chunked prompts with the server's times": (
+        EngineModel(1, long_prompts=CHUNKED, server_times=True),
+        0.95,
+    ),
+    "preemptions": (EngineModel(1, preempted=PREEMPTED, **CHEAP), 0.95),
+    "preemptions without samples": (EngineModel(1, preempted=PREEMPTED, sampled=False, **CHEAP), 0.0),
+    "retransmissions": (EngineModel(1, lost=LOST, **CHEAP), 0.95),
+    "delays of the path": (EngineModel(1, lost=LOST, cause=PATH, **CHEAP), 0.95),
+    "reordering": (EngineModel(1, lost=LOST, cause=REORDERING, **CHEAP), 0.95),
+    "retransmissions without segment times": (EngineModel(1, lost=LOST, segments=False, **CHEAP), 0.0),
+    "one stream": (EngineModel(1, slots=1, slow_steps=SLOW, **CHEAP), 0.0),
+    "three streams": (EngineModel(1, slots=3, slow_steps=SLOW, **CHEAP), 0.0),
+    "two streams and long prompts": (EngineModel(1, slots=2, prompt=10, long_prompts=CHUNKED), 0.95),
+    "several at once": (EngineModel(1, slow_steps=SLOW, lost=LOST, preempted={200: 400 * MS}, **CHEAP), 0.95),
+    "slow steps and chunked prompts": (EngineModel(1, slow_steps=SLOW, long_prompts=CHUNKED), 0.95),
+    "several messages a step": (EngineModel(1, slow_steps=SLOW, burst=3, **CHEAP), 0.95),
+}
+
+
+@pytest.mark.parametrize(("model", "right"), MODELS.values(), ids=MODELS)
 def test_what_a_gap_waited_for_is_found(model: EngineModel, right: float) -> None:
     run, truth = model.run()
     found = attribute(run.facts, run.records)
@@ -217,41 +211,47 @@ def test_a_prompt_of_32_tokens_makes_no_pause_of_150_ms(late_ms: int, seed: int)
     assert gaps.share("slow_step") >= 0.85
 
 
-def make_records(plans: Sequence[tuple[int, range]], ends_ns: Int64) -> Records:
-    """Requests by when each was sent, and the steps that it has a token of, by when these ended."""
-    records = []
-    for index, (sent_ns, steps) in enumerate(plans):
-        arrival_ns = ends_ns[steps.start : steps.stop] + 1000 * index
-        record = Record(
-            index, 0, sent_ns, sent_ns, int(arrival_ns[-1]), arrival_ns=arrival_ns, input_tokens=64
-        )
-        record.tokens = np.ones(len(arrival_ns), np.int64)
-        records.append(record)
-    return Records.from_records(records)
+def end_steps(lengths_ms: Iterable[float]) -> Int64:
+    """When steps of these lengths end."""
+    return np.array(10**12 + np.cumsum([*lengths_ms]) * MS, np.int64)
+
+
+def make_record(index: int, sent_ns: int, arrival_ns: Int64, **keys: Any) -> Record:
+    tokens = np.ones(len(arrival_ns), np.int64)
+    return Record(
+        index, 0, sent_ns, sent_ns, int(arrival_ns[-1]), arrival_ns=arrival_ns, tokens=tokens, **keys
+    )
+
+
+def attribute_steps(plans: Sequence[tuple[int, range]], ends_ns: Int64) -> PartRows:
+    """The gaps of eight long answers and others: when each was sent, and of which steps it has a token."""
+    every = [(10**12, range(len(ends_ns)))] * 8 + [*plans]
+    records = [
+        make_record(index, sent_ns, ends_ns[steps.start : steps.stop] + 1000 * index, input_tokens=64)
+        for index, (sent_ns, steps) in enumerate(every)
+    ]
+    return attribute(EngineModel(1).run()[0].facts, Records.from_records(records)).gaps
 
 
 def test_prompts_that_gather_during_a_stall_did_not_cause_it() -> None:
     slow = range(100, 1500, 150)
-    lengths = [200 if step in slow else 13 if step - 1 in slow else 10 for step in range(1500)]
-    ends_ns = 10**12 + np.cumsum(lengths) * MS
-    plans = [(10**12, range(1500))] * 8
-    for step in range(7, 1490, 7):
-        plans.append((int(ends_ns[step - 1]) - 5 * MS, range(step, step + 9)))
-    for step in slow:  # one had come before the stall was a step long
-        for came_ms in (5, *range(20, 200, 20)):
-            plans.append((int(ends_ns[step - 1]) + came_ms * MS, range(step + 1, step + 9)))
-    gaps = attribute(EngineModel(1).run()[0].facts, make_records(plans, ends_ns)).gaps
+    ends_ns = end_steps(200 if step in slow else 13 if step - 1 in slow else 10 for step in range(1500))
+    plans = [(int(ends_ns[step - 1]) - 5 * MS, range(step, step + 9)) for step in range(7, 1490, 7)]
+    plans += [
+        (int(ends_ns[step - 1]) + came_ms * MS, range(step + 1, step + 9))
+        for step in slow
+        for came_ms in (5, *range(20, 200, 20))  # one had come before the stall was a step long
+    ]
+    gaps = attribute_steps(plans, ends_ns)
     assert gaps.share("others_prefill") < 0.05
     assert gaps.share("slow_step") > 0.8
 
 
 def test_a_slow_step_before_that_of_a_prompt_is_not_the_prompts() -> None:
     prompts = range(20, 1500, 20)
-    lengths = [110 if step in prompts else 260 if step % 100 == 99 else 10 for step in range(1500)]
-    ends_ns = 10**12 + np.cumsum(lengths) * MS
-    plans = [(10**12, range(1500))] * 8
-    plans += [(int(ends_ns[step - 2]) - MS // 10, range(step, step + 9)) for step in prompts]
-    gaps = attribute(EngineModel(1).run()[0].facts, make_records(plans, ends_ns)).gaps
+    ends_ns = end_steps(110 if step in prompts else 260 if step % 100 == 99 else 10 for step in range(1500))
+    plans = [(int(ends_ns[step - 2]) - MS // 10, range(step, step + 9)) for step in prompts]
+    gaps = attribute_steps(plans, ends_ns)
     slow = gaps.select(gaps.whole_ns > 200 * MS)
     assert len(slow) == 8 * 15
     assert slow.share("slow_step") > 0.85
@@ -259,11 +259,9 @@ def test_a_slow_step_before_that_of_a_prompt_is_not_the_prompts() -> None:
 
 def test_prompts_that_make_slow_what_nearly_was_are_not_sure() -> None:
     prompts = range(13, 3000, 9)
-    lengths = [(12.3 if step % 300 >= 285 else 10) + 0.5 * (step in prompts) for step in range(3000)]
-    ends_ns = 10**12 + (np.cumsum(lengths) * MS).astype(np.int64)
-    plans = [(10**12, range(3000))] * 8
-    plans += [(int(ends_ns[step - 2]) - MS // 10, range(step, step + 9)) for step in prompts if step < 2990]
-    gaps = attribute(EngineModel(1).run()[0].facts, make_records(plans, ends_ns)).gaps
+    ends_ns = end_steps((12.3 if at % 300 >= 285 else 10) + 0.5 * (at in prompts) for at in range(3000))
+    plans = [(int(ends_ns[step - 2]) - MS // 10, range(step, step + 9)) for step in prompts if step < 2990]
+    gaps = attribute_steps(plans, ends_ns)
     assert gaps.is_long
     assert gaps.share("others_prefill") < 0.02
 
@@ -325,41 +323,29 @@ def draw_model(seed: int) -> EngineModel:
     draw = random.Random(seed)
     slots, step_ns = draw.choice([4, 6, 8, 16, 32]), draw.choice([8, 20, 45]) * MS
     requests = slots * draw.choice([6, 10])
-    steps, wrong = (
-        requests * 80 // slots,
-        draw.sample(["slow", "long", "preempted", "lost"], draw.choice([1, 2, 3])),
-    )
+    steps = requests * 80 // slots
+    wrong = draw.sample(["slow", "long", "preempted", "lost"], draw.choice([1, 2, 3]))
     keys: dict[str, Any] = {"prefill_ns_per_token": draw.choice([2000, 20_000, 60_000])}
+
+    def draw_stalls(places: Iterable[Any], least: int, most: int) -> dict[Any, int]:
+        return {place: int(draw.uniform(least, most) * step_ns) for place in places}
+
     if "slow" in wrong:
-        keys["slow_steps"] = {
-            draw.randrange(5, steps): int(draw.uniform(3, 15) * step_ns) for _ in range(draw.randrange(2, 7))
-        }
+        count = draw.randrange(2, 7)
+        keys["slow_steps"] = draw_stalls((draw.randrange(5, steps) for _ in range(count)), 3, 15)
     if "long" in wrong:
-        keys["chunk"], keys["prefill_ns_per_token"] = (
-            draw.choice([2048, 1 << 20]),
-            draw.choice([20_000, 60_000]),
-        )
+        keys["chunk"] = draw.choice([2048, 1 << 20])
+        keys["prefill_ns_per_token"] = draw.choice([20_000, 60_000])
         some = draw.sample(range(slots, requests), min(5, requests // 4))
         keys["long_prompts"] = {request: draw.randrange(4000, 16_000) for request in some}
     if "preempted" in wrong:
-        keys["preempted"] = {
-            draw.randrange(5, steps): int(draw.uniform(8, 40) * step_ns) for _ in range(draw.randrange(1, 4))
-        }
+        count = draw.randrange(1, 4)
+        keys["preempted"] = draw_stalls((draw.randrange(5, steps) for _ in range(count)), 8, 40)
     if "lost" in wrong:
-        keys["lost"] = {
-            (request, draw.randrange(1, 39)): int(draw.uniform(5, 30) * step_ns)
-            for request in draw.sample(range(requests), requests // 6)
-        }
-    jitter, server_times = draw.choice([0.01, 0.03, 0.06]), draw.random() < 0.3
-    return EngineModel(
-        seed,
-        slots=slots,
-        requests=requests,
-        step_ns=step_ns,
-        jitter=jitter,
-        server_times=server_times,
-        **keys,
-    )
+        some = draw.sample(range(requests), requests // 6)
+        keys["lost"] = draw_stalls(((request, draw.randrange(1, 39)) for request in some), 5, 30)
+    keys |= {"jitter": draw.choice([0.01, 0.03, 0.06]), "server_times": draw.random() < 0.3}
+    return EngineModel(seed, slots=slots, requests=requests, step_ns=step_ns, **keys)
 
 
 @pytest.mark.long
@@ -375,42 +361,45 @@ def test_of_200_runs_95_percent_is_right_and_2_percent_wrong() -> None:
     assert wrong <= 0.02 * injected
 
 
-MS = 1_000_000
 RUN = made_runs.run(requests=8)
 FIRST_NS = int(RUN.records.sent_ns.min())
 BEGAN_NS = FIRST_NS - 100 * MS  # when sampling began
-COUNTS = {0.5: 0, 1.5: 1, 2.5: 1}  # by seconds after that
+# By seconds after that.
+SAMPLES = tuple(ServerSample(at_s=at_s, preemptions=n) for at_s, n in ((0.5, 0), (1.5, 1), (2.5, 1)))
 # When streams fell silent alone (ms after sampling began), which of these were preempted, and after the run.
-CASES: dict[str, tuple[list[int], list[bool], list[bool], int | None]] = {
-    "one before the count rose": ([800], [True], [True], 1),
-    "one after it": ([1700], [False], [False], 1),
-    # Without the time of sampling it may have been before the count rose, or after it.
-    "one right after it": ([1530], [False], [True], 1),
-    "two, while it rose by one": ([800, 900], [False, False], [False, False], 1),
-    "one after the last sample": ([2700], [True], [True], 2),
-    "one after it, not counted after the run": ([2700], [False], [False], None),
-}
+# Without the time of sampling one may have been before the count rose, or after it.
 
 
-@loop_over(("silent_ms", "known", "unknown", "after"), CASES.values())
+@loop_over_named(
+    ("silent_ms", "known", "unknown", "after"),
+    {
+        "one before the count rose": ([800], [True], [True], 1),
+        "one after it": ([1700], [False], [False], 1),
+        "one right after it": ([1530], [False], [True], 1),
+        "two, while it rose by one": ([800, 900], [False, False], [False, False], 1),
+        "one after the last sample": ([2700], [True], [True], 2),
+        "one after it, not counted after the run": ([2700], [False], [False], None),
+    },
+)
 def test_silences_are_marked_where_the_count_rose(
     silent_ms: list[int], known: list[bool], unknown: list[bool], after: int | None
 ) -> None:
-    samples = tuple(ServerSample(at_s=at_s, preemptions=count) for at_s, count in COUNTS.items())
     begin_ns = BEGAN_NS + np.array(silent_ms, np.int64) * MS
     for from_ns, marks in ((BEGAN_NS, known), (None, unknown), (BEGAN_NS - 10**15, unknown)):
-        window = ServerWindow(samples=samples, preemptions=after, sampled_from_ns=from_ns)
-        found = mark_preempted(read_counts(window, RUN.records), begin_ns, np.full(len(begin_ns), 10 * MS))
-        assert found.tolist() == marks, from_ns
+        assert mark(begin_ns, preemptions=after, sampled_from_ns=from_ns) == marks, from_ns
+
+
+def mark(begin_ns: Int64, **window: Any) -> list[bool]:
+    """Which silences of 10 ms were preemptions, by what was counted."""
+    counted = read_counts(ServerWindow(samples=SAMPLES, **window), RUN.records)
+    marks: list[bool] = mark_preempted(counted, begin_ns, np.full(len(begin_ns), 10 * MS)).tolist()
+    return marks
 
 
 def test_sampling_may_begin_after_the_first_request() -> None:
-    samples = tuple(ServerSample(at_s=at_s, preemptions=count) for at_s, count in COUNTS.items())
     late_ns = FIRST_NS + 300 * MS
-    window = ServerWindow(samples=samples, preemptions=1, sampled_from_ns=late_ns)
     begin_ns = late_ns + np.array([900, 1600]) * MS  # before the count rose, and after it
-    found = mark_preempted(read_counts(window, RUN.records), begin_ns, np.full(2, 10 * MS))
-    assert found.tolist() == [True, False]
+    assert mark(begin_ns, preemptions=1, sampled_from_ns=late_ns) == [True, False]
 
 
 def test_without_samples_no_silence_is_a_preemption() -> None:
@@ -443,13 +432,7 @@ def test_a_run_in_slabs_is_the_same_run(block: int, monkeypatch: pytest.MonkeyPa
 def make_streams(gaps_ns: np.ndarray, streams: int = 4) -> Records:
     """Streams that all have the same gaps between their messages, 1 µs apart."""
     at_ns = 10**12 + np.concatenate([[0], np.cumsum(gaps_ns)]).astype(np.int64)
-    return Records.from_records(
-        Record(
-            index, index, int(at_ns[0]), int(at_ns[0]), int(at_ns[-1]), arrival_ns=at_ns + 1000 * index,
-            tokens=np.ones(len(at_ns), np.int64),
-        )
-        for index in range(streams)
-    )  # fmt: skip
+    return Records.from_records(make_record(n, int(at_ns[0]), at_ns + 1000 * n) for n in range(streams))
 
 
 @pytest.mark.parametrize(
@@ -475,7 +458,7 @@ def test_silences_are_longer_than_what_is_typical_then(gaps_ms: list[int], silen
 def test_a_delay_that_is_known_makes_no_silence() -> None:
     records = make_streams(np.full(300, 20) * MS)
     late_us = np.where((records.arrival_ns - 10**12) // MS // 20 == 150, 90_000, 0).astype(np.int32)
-    held = structs.replace(
+    held = replace(
         records,
         arrival_ns=records.arrival_ns + late_us.astype(np.int64) * 1000,
         delay_us=late_us,
