@@ -9,30 +9,21 @@ from typing import Any
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
+from fakes.virtual_time import VirtualTime
 from loadgen import cli
 from loadgen.fleet import shards_command
 
 yaml: Any = importlib.import_module("yaml")  # neither has types
 kubernetes_validate: Any = importlib.import_module("kubernetes_validate")
+TABLES = read_tables("launching")
 JOB = "--k8s --shards 3 --image registry.example/loadgen:1 --claim runs"
 FLAGS = "--base-url http://llm:8000 --num-prompts 10 --max-concurrency 4 --seed 7"
 VERSIONS = ("1.29", "1.33", "1.36")
-NOW_S = 1_800_000_000
-
-
-class Stopped:
-    """Clocks that stand still."""
-
-    def now_ns(self) -> int:
-        return 0
-
-    def wall_ns(self) -> int:
-        return NOW_S * 10**9 + 999
 
 
 def printed(line: str, flags: str, capsys: pytest.CaptureFixture[str]) -> str:
-    assert shards_command.main([*shlex.split(line), "--", *shlex.split(flags)], Stopped()) == 0
+    assert shards_command.main([*shlex.split(line), "--", *shlex.split(flags)], VirtualTime()) == 0
     return capsys.readouterr().out
 
 
@@ -42,8 +33,9 @@ def manifest(line: str, flags: str, capsys: pytest.CaptureFixture[str]) -> dict[
     return found
 
 
-def pod(job: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = job["spec"]["template"]["spec"]
+def container(job: dict[str, Any]) -> dict[str, Any]:
+    (found,) = job["spec"]["template"]["spec"]["containers"]
+    assert isinstance(found, dict)
     return found
 
 
@@ -59,8 +51,7 @@ def test_kubernetes_own_schema_takes_the_manifest(
 
 
 def test_the_api_key_is_taken_from_a_secret(capsys: pytest.CaptureFixture[str]) -> None:
-    (container,) = pod(manifest(f"{JOB} --secret keys/openai", FLAGS, capsys))["containers"]
-    (key,) = container["env"]
+    (key,) = container(manifest(f"{JOB} --secret keys/openai", FLAGS, capsys))["env"]
     assert key == {"name": "OPENAI_API_KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "openai"}}}
 
 
@@ -79,46 +70,15 @@ def test_a_script_is_a_shells_and_begins_all_together(way: str, capsys: pytest.C
     assert counted in script
 
 
-@loop_over(
-    ("line", "message"),
-    [
-        (f"--shards 3 -- {FLAGS}", "one of the arguments --k8s --slurm --mpi is required"),
-        (f"--k8s --mpi --shards 3 -- {FLAGS}", "not allowed with argument"),
-        (f"--mpi -- {FLAGS}", "--shards"),
-        (f"--mpi --shards 0 -- {FLAGS}", "1 to 100000"),
-        (f"--k8s --shards 3 --claim c -- {FLAGS}", "--k8s needs --image"),
-        (f"--k8s --shards 3 --image i -- {FLAGS}", "--k8s needs --claim, a PersistentVolumeClaim"),
-        (f"{JOB} --name Über -- {FLAGS}", "--name Über: give lower-case letters"),
-        (f"{JOB} --memory lots -- {FLAGS}", "--memory lots: give bytes, or a size as 512Mi or 2Gi"),
-        (f"{JOB} --secret key -- {FLAGS}", "--secret key: give NAME/KEY"),
-        (f"--slurm --shards 3 --image i -- {FLAGS}", "--image goes with --k8s"),
-        (f"{JOB} --start-in 90000 -- {FLAGS}", "1 to 86400"),
-        (f"{JOB}", "pass its --base-url after --"),
-        (f"{JOB} -- --num-prompts 3", "pass its --base-url after --"),
-        (f"{JOB} -- {FLAGS} --shard 0/3", "leave out --shard: each shard is given its own"),
-        (f"{JOB} -- {FLAGS} --start-at +5", "leave out --start-at"),
-        (f"{JOB} -- {FLAGS} --run-dir r", "leave out --run-dir"),
-        (f"{JOB} -- {FLAGS} --max-concurrency 2", "--max-concurrency 2 has slots for no more than 2"),
-        (
-            f"{JOB} -- --base-url http://h --profile low-load",
-            "--max-concurrency 1 has slots for no more than 1",
-        ),
-        (f"{JOB} -- {FLAGS} --repeat 2", "leave out --repeat"),
-        (f"{JOB} -- {FLAGS} --nonsense", "unknown flag --nonsense"),
-    ],
-)
+@loop_over(("line", "message"), TABLES["refused"])
 def test_what_cannot_be_started_is_refused(
     line: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    line = line.replace("JOB", JOB).replace("FLAGS", FLAGS)
     assert cli.main(["shards", *shlex.split(line)]) == 2
     refused = capsys.readouterr()
     assert refused.out == ""
     assert message in refused.err
-
-
-def test_a_header_is_said_to_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    shards_command.main([*shlex.split(JOB), "--", *FLAGS.split(), "--header", "X-Team=a"], Stopped())
-    assert "--header is printed as it was given (X-Team)" in capsys.readouterr().err
 
 
 ODD_TEXTS = [
@@ -134,7 +94,7 @@ def test_any_text_of_a_flag_is_read_from_the_manifest_as_given(
 ) -> None:
     flags = shlex.join([*shlex.split(FLAGS), "--label", text])
     job = yaml.load(printed(JOB, flags, capsys), getattr(yaml, loader))
-    words = pod(job)["containers"][0]["command"]
+    words = container(job)["command"]
     assert words[words.index("--label") + 1] == text.replace("$", "$$")
 
 
@@ -142,21 +102,7 @@ WAYS = [JOB, "--slurm --shards 2", "--mpi --shards 2"]
 
 
 @loop_over("way", WAYS)
-@loop_over(
-    ("flags", "message"),
-    [
-        ("--base-url http://user:urlPassw0rd@h:8000", "put the credentials into --header"),
-        ("--base-url http://:urlPassw0rd@h:8000", "put the credentials into --header"),
-        ("--base-url 'http://h:8000?key=urlPassw0rd'", "leave out what follows the ? or #"),
-        ("--base-url ftp://h", "is not a valid URL"),
-        ("--base-url http://a --base-url http://u:urlPassw0rd@b", "put the credentials into --header"),
-        ("--base-url http://u:urlPassw0rd@b --base-url http://u:urlPassw0rd@b", "put the credentials"),
-        ("--base-url http://h --metadata urlPassw0rd", "write KEY=VALUE"),
-        ("--base-url http://h --layout none-such", "none-such"),
-        ("--base-url http://h --header authorization=urlPassw0rd --api-key-env K", "leave out --api-key-env"),
-        ("--base-url http://h --api-key-file f --api-key-env K", "give one of them"),
-    ],
-)
+@loop_over(("flags", "message"), TABLES["refused by bench too"])
 def test_what_bench_refuses_is_refused_by_every_way_and_not_shown(
     way: str, flags: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -171,25 +117,14 @@ def test_what_bench_refuses_is_refused_by_every_way_and_not_shown(
         assert "urlPassw0rd" not in refused.err
 
 
-@loop_over(
-    ("flags", "named"),
-    [
-        ("""--extra-body '{"api_key":"sk-bodySECRET"}'""", ["--extra-body"]),
-        ("""--extra-body '{"a": {"authToken": "bodySECRET"}}'""", ["--extra-body"]),
-        (
-            '--chat-template-kwargs \'{"secret": "kwSECRET"}\' --backend openai-chat',
-            ["--chat-template-kwargs"],
-        ),
-        ("--metadata token=metaSECRET", ["--metadata"]),
-        ("--label token=labelSECRET --metadata api_key=metaSECRET", ["--label", "--metadata"]),
-        ("--metadata gpu=H100 --label nightly --extra-body '{\"guided\": 3}'", []),
-    ],
-)
+@loop_over(("flags", "named"), TABLES["printed with a key"])
 @loop_over("way", WAYS)
 def test_a_flag_that_is_printed_with_a_key_is_named(
     way: str, flags: str, named: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert shards_command.main([*shlex.split(way), "--", *shlex.split(f"{FLAGS} {flags}")], Stopped()) == 0
+    assert (
+        shards_command.main([*shlex.split(way), "--", *shlex.split(f"{FLAGS} {flags}")], VirtualTime()) == 0
+    )
     lines = capsys.readouterr().err.splitlines()
     assert [line.split()[1] for line in lines if "is printed as it was given" in line] == named
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import made_cases, made_runs, provoked_data, shard_runs
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from builders.made_cases import changed, client, closed, failed, open_loop, rate
 from builders.provoked_shards import OF_SHARDS
 from builders.shard_runs import by_workers, divided, named, part, selected, shard
@@ -27,6 +27,7 @@ from loadgen.facts.sensor_facts import SensorSummary
 from loadgen.features.fingerprint.answer_check import make_empty_fingerprint
 from loadgen.features.shards import merge
 from loadgen.plan import profile
+from loadgen.records import record
 from loadgen.records.journal import JOURNAL, Journal
 from loadgen.records.record import Record, Records
 from loadgen.report import report, run_directory
@@ -47,15 +48,15 @@ SENSED = SensorSummary(
 NO_FINGERPRINT = make_empty_fingerprint("not asked")
 RUN = made_runs.run()
 TWO = divided(RUN, 2)
-CASE = made_cases.run(open_loop(), rate(100))
-OPEN = Result(CASE.facts, CASE.records)
 GRAVE = ["load-lost", "rest-of-the-load"]
 
 
 def case(*arguments: Any, **facts: Any) -> Result:
-    """A run of tests/builders/made_cases as a result."""
     made = made_cases.run(*arguments, **facts)
     return Result(made.facts, made.records)
+
+
+OPEN = case(open_loop(), rate(100))
 
 
 def made(**keys: Any) -> Result:
@@ -72,7 +73,7 @@ RUNS = {
     "a stored run": run_directory.load(STORED),
     "a closed loop": case(),
     "a closed loop for a time": case(closed(), {"duration": 5.0, "num_prompts": None}),
-    "a rate": case(open_loop(), rate(100)),
+    "a rate": OPEN,
     "a rate that is not reached": case(open_loop(stretch=1.2), rate(100, 16)),
     "requests that fail": case(failed(5)),
     "requests that are cut off": case(
@@ -139,13 +140,6 @@ def test_merged_shards_are_the_run_of_one_process(of: int) -> None:
     check()
 
 
-@pytest.mark.parametrize("name", ["a rate", "requests that fail"])
-def test_directories_of_shards_are_merged_as_they_were(name: str, tmp_path: Path) -> None:
-    places = [Run(run).save(tmp_path / f"{number}") for number, run in enumerate(divided(RUNS[name], 3))]
-    merged = merge.merge([places[2], str(places[0]), places[1]]).save(tmp_path / "merged")
-    assert texts(run_directory.load(merged)) == texts(by_workers(RUNS[name], 3))
-
-
 @cache
 def a_rate_by_workers(count: int) -> dict[str, str]:
     """The texts of one of the runs, sent by so many workers."""
@@ -173,13 +167,10 @@ def test_every_join_has_a_rule() -> None:
 
 
 def test_records_of_many_blocks_are_moved_as_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from loadgen.features.shards.merge import shift_records
-    from loadgen.records import record
-
     records = made_runs.run(failed=2).records
-    whole = [*shift_records(records, 5)]
+    whole = [*merge.shift_records(records, 5)]
     monkeypatch.setattr(record, "BLOCK", 40)
-    many = [*shift_records(records, 5)]
+    many = [*merge.shift_records(records, 5)]
     assert (len(whole), len(many)) == (1, 12)
     assert Records.join(many).pack() == whole[0].pack()
     assert (whole[0].arrival_ns - records.arrival_ns).tolist() == [5] * len(records.arrival_ns)
@@ -191,11 +182,6 @@ def other(**changes: Any) -> list[Result]:
     return [TWO[0], part(RUN, 1, 2, **changes)]
 
 
-def other_profile(**keys: Any) -> list[Result]:
-    """The first shard, and the second with a profile of these keys."""
-    return other(profile=RUN.facts.profile.model_copy(update=keys))
-
-
 def holding(indices: list[int], number: int = 1, of: int = 2, **changes: Any) -> Result:
     """Shard `number` with these requests."""
     mine = selected(RUN.records, np.array(indices))
@@ -203,6 +189,23 @@ def holding(indices: list[int], number: int = 1, of: int = 2, **changes: Any) ->
 
 
 SERVER = RUN.facts.server
+# What the second of two shards has of its own, what that is called, and the values of both.
+DIFFERENT: list[tuple[list[Result], str]] = [
+    (other(shard=shard(1, 2, version="0.0.9")), f"loadgen version: {__version__} and 0.0.9"),
+    (other(format=1), "format: 2 and 1"),
+    ([TWO[0], part(RUN, 1, 3)], "number of shards: 2 and 3"),
+    (
+        other(profile=RUN.facts.profile.model_copy(update={"max_concurrency": 8, "output_len": 3})),
+        "profile: output_len 16 and 3, max_concurrency 4 and 8",
+    ),
+    (other(seed=8), "seed: 7 and 8"),
+    (other(repeat=1), "repeat: 0 and 1"),
+    (other(server=replace(SERVER, version="2")), "engine: vLLM 1 and vLLM 2"),
+    (other(server=replace(SERVER, model="org/n")), "model: org/m and org/n"),
+    (other(targets=("http://a", "http://b")), "base URLs:  and http://a, http://b"),
+    (other(plan_digest="abd"), "plan digest: abc and abd"),
+    (other(requests=30), "planned requests: 24 and 30"),
+]
 REFUSED: dict[str, tuple[list[Result], str]] = {
     "none": ([], "nothing to merge: name the run directories that the shards left"),
     "no shard": ([TWO[0], RUN], "runs/1 is not a shard: merge joins runs of `loadgen bench --shard I/N`"),
@@ -214,42 +217,10 @@ REFUSED: dict[str, tuple[list[Result], str]] = {
         [part(RUN, 1, 2, shard=shard(2, 2))],
         "runs/0: result.json is damaged: there is no shard 2/2, they count from 0",
     ),
-    "another version": (
-        other(shard=shard(1, 2, version="0.0.9")),
-        f"runs/0 and runs/1 differ in loadgen version: {__version__} and 0.0.9: "
-        "merge the shards of one command",
-    ),
-    "another format": (other(format=1), "runs/0 and runs/1 differ in format: 2 and 1: merge the shards"),
-    "another number of shards": (
-        [TWO[0], part(RUN, 1, 3)],
-        "runs/0 and runs/1 differ in number of shards: 2 and 3: merge the shards",
-    ),
-    "another profile": (
-        other_profile(max_concurrency=8, output_len=3),
-        "runs/0 and runs/1 differ in profile: output_len 16 and 3, max_concurrency 4 and 8: merge",
-    ),
-    "another seed": (other(seed=8), "runs/0 and runs/1 differ in seed: 7 and 8: merge the shards"),
-    "another repeat": (other(repeat=1), "runs/0 and runs/1 differ in repeat: 0 and 1: merge the shards"),
-    "another engine": (
-        other(server=replace(SERVER, version="2")),
-        "runs/0 and runs/1 differ in engine: vLLM 1 and vLLM 2: merge the shards",
-    ),
-    "another model": (
-        other(server=replace(SERVER, model="org/n")),
-        "runs/0 and runs/1 differ in model: org/m and org/n: merge the shards",
-    ),
-    "other targets": (
-        other(targets=("http://a", "http://b")),
-        "runs/0 and runs/1 differ in base URLs:  and http://a, http://b: merge the shards",
-    ),
-    "another plan": (
-        other(plan_digest="abd"),
-        "runs/0 and runs/1 differ in plan digest: abc and abd: merge the shards of one command, run by the",
-    ),
-    "another length of the plan": (
-        other(requests=30),
-        "runs/0 and runs/1 differ in planned requests: 24 and 30: merge the shards",
-    ),
+    **{
+        words: (results, f"runs/0 and runs/1 differ in {words}: merge the shards of one command")
+        for results, words in DIFFERENT
+    },
     "the same shard twice": ([TWO[1], TWO[1]], "runs/0 and runs/1 are both shard 1/2: name each shard once"),
     "requests twice": (
         [holding([0, 2, 4, 6]), holding([1, 2, 3, 4], 0)],
@@ -270,9 +241,8 @@ REFUSED: dict[str, tuple[list[Result], str]] = {
 }
 
 
-@loop_over("name", REFUSED)
-def test_what_is_of_another_run_is_refused_and_named(name: str) -> None:
-    results, words = REFUSED[name]
+@loop_over_named(("results", "words"), REFUSED)
+def test_what_is_of_another_run_is_refused_and_named(results: list[Result], words: str) -> None:
     with pytest.raises(UsageError) as refused:
         merge.merge_results(named(results))
     assert str(refused.value).startswith(words)
@@ -325,10 +295,6 @@ def test_a_doubt_of_a_run_is_that_of_its_merged_shards(name: str, of: int) -> No
     assert verdict.encode_verdict(merged.verdict) == verdict.encode_verdict(by_workers(run, of).verdict)
 
 
-def grave(run: Result) -> list[str]:
-    return [finding.rule.code for finding in run.verdict.grave]
-
-
 def lost(run: Result) -> list[int]:
     """The indices that were lost."""
     failures = zip(run.records.index.tolist(), run.records.failures, strict=True)
@@ -341,7 +307,7 @@ def test_a_missing_shard_costs_its_requests_and_is_named() -> None:
     assert lost(merged) == list(range(2, 320, 4))
     assert merged.facts.lost == ("shard 2/4 is missing: its 80 requests are lost",)
     assert [row.lost for row in merged.facts.shards] == ["", "", *merged.facts.lost, ""]
-    assert grave(merged)[:2] == GRAVE
+    assert [finding.rule.code for finding in merged.verdict.grave][:2] == GRAVE
     text = report.render_report(merged)
     assert "verdict: INVALID: shard 2/4 is missing: its 80 requests are lost" in text
     assert "not finished: 80 × lost, the first: shard 2/4 was lost" in text
@@ -357,12 +323,11 @@ def test_a_missing_shard_that_the_plan_has_no_request_for_costs_nothing() -> Non
 
 
 def test_of_a_load_for_a_time_it_is_not_known_what_is_missing() -> None:
-    case = made_cases.run(closed(), {"duration": 5.0, "num_prompts": None})
-    shards = named(divided(Result(case.facts, case.records), 2))
+    shards = named(divided(RUNS["a closed loop for a time"], 2))
     merged = merge.merge_results(shards[1:])
     assert (merged.facts.requests, lost(merged)) == (160, [])
     assert merged.facts.lost == ("shard 0/2 is missing: how many requests are lost is not known",)
-    assert grave(merged)[:2] == GRAVE
+    assert [finding.rule.code for finding in merged.verdict.grave][:2] == GRAVE
 
 
 def test_of_whole_sessions_what_no_shard_has_is_lost() -> None:
@@ -404,7 +369,7 @@ def test_a_killed_shard_is_read_from_its_journal_and_the_rest_is_lost(
         "shard 1/2: the client was killed during the run; read from its journal, which ends "
     )
     assert why.endswith("; 110 requests are lost")
-    assert grave(merged)[:2] == GRAVE
+    assert [finding.rule.code for finding in merged.verdict.grave][:2] == GRAVE
     assert "run directory: both" in capsys.readouterr().out
 
 
@@ -412,9 +377,8 @@ def test_the_command_writes_a_run_of_its_own_and_prints_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    whole = made_runs.run()
-    places = [str(Run(run).save(tmp_path / f"{number}")) for number, run in enumerate(divided(whole, 3))]
-    assert cli.main(["merge", *places]) == 0
+    places = [str(Run(run).save(tmp_path / f"{number}")) for number, run in enumerate(divided(RUN, 3))]
+    assert cli.main(["merge", *places[::-1]]) == 0
     (directory,) = (tmp_path / "runs").iterdir()
     assert directory.name.endswith("-made-merged")
     said = capsys.readouterr()
@@ -422,14 +386,13 @@ def test_the_command_writes_a_run_of_its_own_and_prints_it(
     assert said.out.endswith(f"run directory: runs/{directory.name}\n")
     assert sorted(path.name for path in directory.iterdir()) == ["arrivals.npz", "report.txt", "result.json"]
     again = run_directory.load(directory)
+    assert texts(again) == texts(by_workers(RUN, 3))
     assert report.render_short(again, f"runs/{directory.name}") in said.out
     assert cli.main(["merge", "--explain", "--strict", *places[1:]]) == 3
     assert "shard 0/3 is missing: its 8 requests are lost" in capsys.readouterr().out
 
 
 def test_long_runs_are_joined_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from loadgen.records import record
-
     monkeypatch.setattr(record, "SPILLED", 100)
     merged = merge.merge_results(named(divided(OPEN, 3)), tmp_path)
     assert merged.records.pack() == OPEN.records.pack()
