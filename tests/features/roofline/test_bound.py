@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.required import require
 from loadgen.facts.ceiling import Ceiling
 from loadgen.features.roofline import bound
@@ -17,22 +17,12 @@ from loadgen.features.roofline.estimate import estimate_ceiling
 from loadgen.features.roofline.machines import find_machine, make_machine
 from loadgen.study.speed.speed_rows import OUTPUT, SpeedRow, convert_speed, list_published
 
+TABLES = read_tables("roofline")
 PUBLISHED = Path(__file__).parents[2] / "data" / "published"
-THOR, RTX = find_machine("jetson-thor"), find_machine("rtx-pro-6000")
-KEYS = {
-    "Successful requests": "completed",
-    "Total input tokens": "total_input_tokens",
-    "Total generated tokens": "total_output_tokens",
-    "Request throughput (req/s)": "request_throughput",
-    "Mean TTFT (ms)": "mean_ttft_ms",
-    "Mean TPOT (ms)": "mean_tpot_ms",
-    "Mean ITL (ms)": "mean_itl_ms",
-    "Median ITL (ms)": "median_itl_ms",
-}
-Cells = dict[str, str]
+THOR = find_machine("jetson-thor")
 
 
-def rows(name: str) -> list[Cells]:
+def rows(name: str) -> list[dict[str, str]]:
     with (PUBLISHED / name).open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
@@ -44,26 +34,13 @@ SPEEDS = {row["model"]: float(row["tok_s"]) for row in rows("rtx_pro_6000_speed.
 def block(name: str) -> tuple[dict[str, float], Lengths]:
     row = BLOCKS[name]
     limit = row["Maximum request concurrency"]
-    return {key: float(row[title]) for title, key in KEYS.items()}, Lengths(
+    return {key: float(row[title]) for title, key in TABLES["columns"].items()}, Lengths(
         max_concurrency=int(limit) if limit else None
     )
 
 
 def on_thor(name: str) -> Ceiling:
     return estimate_ceiling(BLOCKS[name]["model"], THOR)
-
-
-# Of the roofline, in per cent: decoding at low load, prefill.
-LOW = {
-    "Qwen3-8B": (89, 147),
-    "Qwen3-8B-FP8": (351, 248),
-    "Qwen3-8B-GPTQ-Int4": (82, 311),
-    "Qwen3-8B-GPTQ-Int8": (86, 225),
-    "Qwen3-8B-AWQ": (81, 310),
-    "Qwen3-8B-GGUF": (54, 77),
-    "Qwen3-30B-A3B": (80, 61),
-    "Qwen3-Coder-30B-A3B-Instruct-FP8": (114, 26),
-}
 
 
 def test_tokens_per_second_and_the_share_count_a_drafts_tokens_alike() -> None:
@@ -76,35 +53,18 @@ def test_tokens_per_second_and_the_share_count_a_drafts_tokens_alike() -> None:
         assert step.reached_tps / step.best_tps == pytest.approx(step.share, rel=1e-12)
 
 
-@loop_over("model", LOW)
-def test_low_load_on_thor_beside_the_roofline(model: str) -> None:
+@loop_over("model", TABLES["low load on Thor"])
+def test_low_load_on_thor_next_to_the_roofline(model: str) -> None:
+    """In per cent: decoding, prefill."""
     name = f"{model} low"
-    step = bound.compare_decode(on_thor(name), *block(name))
-    prompt = bound.compare_prefill(on_thor(name), *block(name))
-    assert step is not None
-    assert prompt is not None
-    assert prompt.share is not None
+    step = require(bound.compare_decode(on_thor(name), *block(name)))
+    prompt = require(bound.compare_prefill(on_thor(name), *block(name)))
     assert (step.batch, step.by) == (1.0, "mean TPOT")
-    assert (round(100 * step.share), round(100 * prompt.share)) == LOW[model]
+    shares = [round(100 * step.share), round(100 * require(prompt.share))]
+    assert shares == TABLES["low load on Thor"][model]
 
 
-IMPOSSIBLE = {
-    "Qwen3-8B low": ["2043 tokens prefilled in 78.19 ms"],
-    "Qwen3-8B-FP8 low": [
-        "8.88 ms per token (mean TPOT): reading 8.19 GB of weights in that time takes 923 GB/s, 3.4 × the "
-        "273 of Jetson AGX Thor (T5000), 3.5 × with 0.311 GB of KV cache",
-        "2043 tokens prefilled in 23.06 ms: 29.6 TFLOP in that time are 1284 TFLOP/s, 2.5 × the 517 of "
-        "Jetson AGX Thor (T5000) in fp8",
-    ],
-    "Qwen3-8B-FP8 high": ["22.59 ms per token (mean TPOT): reading 8.19 GB", "1.33 × the 273"],
-    "Qwen3-8B-GPTQ-Int4 low": ["2043 tokens prefilled in 36.87 ms"],
-    "Qwen3-8B-GPTQ-Int8 low": ["2043 tokens prefilled in 50.83 ms"],
-    "Qwen3-8B-AWQ low": ["2043 tokens prefilled in 36.95 ms", "3.1 × the 258 of Jetson"],
-    "Qwen3-Coder-30B-A3B-Instruct-FP8 low": [
-        "11.46 ms per token (mean TPOT): reading 3.37 GB",
-        "1.14 × with",
-    ],
-}
+IMPOSSIBLE = TABLES["impossible on Thor"]
 
 
 @loop_over("name", BLOCKS)

@@ -1,4 +1,4 @@
-"""A model's shape comes from its config.json or its name, and its parameters are those of its card."""
+"""A model's shape is found by its config.json or name, a machine by key, a GPU's name or a bandwidth."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ import pytest
 from msgspec.structs import replace
 
 from builders.loops import loop_over, loop_over_named, read_tables
+from builders.required import require
 from loadgen.base.errors import UsageError
+from loadgen.features.roofline.machines import (
+    choose_machine,
+    find_machine,
+    list_machines,
+    make_machine,
+    recognise_machine,
+)
 from loadgen.features.roofline.models import (
     find_architecture,
     find_model,
@@ -72,14 +80,7 @@ def test_a_config_is_read_from_its_file_or_its_directory(tmp_path: Path) -> None
         assert replace(read_architecture(path), source="") == expected
 
 
-SMALL: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 4,
-    "intermediate_size": 128,
-    "vocab_size": 1000,
-}
+SMALL: dict[str, Any] = TABLES["small"]
 
 
 @loop_over_named(("changes", "expected"), TABLES["families"])
@@ -89,17 +90,7 @@ def test_families_say_the_same_in_other_words(changes: dict[str, Any], expected:
 
 
 def test_a_model_that_sees_has_its_shape_in_its_text_part() -> None:
-    text = {
-        "model_type": "gemma3_text",
-        "hidden_size": 3840,
-        "intermediate_size": 15360,
-        "num_attention_heads": 16,
-        "num_hidden_layers": 48,
-        "num_key_value_heads": 8,
-        "sliding_window": 1024,
-    }
-    outer = {"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 1152}}
-    shape = parse_architecture(outer, "google/gemma-3-12b-it, config.json")
+    shape = parse_architecture(TABLES["sees"], "google/gemma-3-12b-it, config.json")
     assert shape == find_architecture("gemma-3-12b-it")
     assert shape.window_layers == 40
 
@@ -133,3 +124,59 @@ def test_a_config_that_is_none_says_so(tmp_path: Path, text: bytes | None, said:
 @loop_over(("model", "parts"), TABLES["bases"])
 def test_a_name_is_a_base_and_a_quantization(model: str, parts: list[str]) -> None:
     assert list(split_gguf(model)) == parts
+
+
+MACHINES = read_tables("machines")
+WRITTEN = MACHINES["written"]
+
+
+def test_every_machine_names_its_source_and_is_found_by_its_own_key() -> None:
+    for key, row in list_machines().items():
+        assert row.source
+        assert row.memory_bytes >= 8e9
+        assert set(row.peak_flop_per_s) <= {"bf16", "fp8", "fp4", "int8"}
+        assert find_machine(key.upper()) == row
+    assert "1,536" in find_machine("rtx-pro-6000").note
+    assert "231 to 234" in find_machine("gb10").note
+
+
+@loop_over("name", WRITTEN)
+@loop_over(
+    ("form", "count"), [("{}", 1), ("{} GPU", 1), ("8x{}", 8), ("8 × {}", 8), ("{} x8", 8), ("{} × 8", 8)]
+)
+def test_a_gpu_is_recognised_as_people_write_it(name: str, form: str, count: int) -> None:
+    assert recognise_machine(form.format(name)) == find_machine(WRITTEN[name]).multiply(count)
+
+
+@loop_over("name", MACHINES["none of them"])
+def test_a_gpu_whose_name_is_nearly_one_of_the_table_is_none_of_it(name: str) -> None:
+    assert recognise_machine(name) is None
+
+
+@loop_over(
+    ("name", "memory_gib", "key"),
+    [*((name, None, key) for name, key in MACHINES["names"].items()), *MACHINES["boards"]],
+)
+def test_a_gpu_is_recognised_by_what_it_calls_itself(name: str, memory_gib: float | None, key: str) -> None:
+    """Boards with one name are told apart by their memory."""
+    assert require(recognise_machine(name, memory_gib)).key == key
+
+
+@pytest.mark.parametrize("words", ["4xh100", "4 x h100", "4×H100"])
+def test_several_devices_add_up(words: str) -> None:
+    one, four = find_machine("h100"), find_machine(words)
+    assert (four.devices, four.name) == (4, "4 × H100 SXM 80GB")
+    assert four.bandwidth_bytes_per_s == 4 * one.bandwidth_bytes_per_s
+    assert four.peak_flop_per_s["fp8"] == 4 * one.peak_flop_per_s["fp8"]
+    assert four.memory_bytes == 4 * one.memory_bytes
+    assert recognise_machine("4 × NVIDIA H100 80GB HBM3") == four
+
+
+def test_a_given_bandwidth_overrides_that_of_a_known_machine() -> None:
+    assert choose_machine(None, None) is None
+    alone = require(choose_machine(None, 460.0))
+    assert alone == make_machine(460.0)
+    assert (alone.bandwidth_bytes_per_s, alone.peak_flop_per_s, alone.memory_bytes) == (460e9, {}, 0)
+    both = require(choose_machine("gb10", 233.0))
+    assert (both.bandwidth_bytes_per_s, both.key) == (233e9, "gb10")
+    assert both.peak_flop_per_s == find_machine("gb10").peak_flop_per_s

@@ -13,7 +13,6 @@ from builders.loops import loop_over
 from builders.required import require
 from loadgen.base.errors import UsageError
 from loadgen.features.roofline import estimate
-from loadgen.features.roofline import estimate as stored
 from loadgen.features.roofline.estimate import Scheme, estimate_ceiling, parse_scheme
 from loadgen.features.roofline.machines import find_machine
 from loadgen.features.roofline.models import Architecture, list_models, parse_architecture
@@ -152,7 +151,9 @@ def test_bytes_are_counted_as_they_are_stored(
     """`other_bytes` must fit in memory and are not read for a token."""
     place = checkpoint(tmp_path / "m", tensors, config, shards)
     total_bytes = dense_bytes + other_bytes + routed_bytes
-    assert stored.read_stored(place, shape(config)) == stored.Stored(total_bytes, dense_bytes, routed_bytes)
+    assert estimate.read_stored(place, shape(config)) == estimate.Stored(
+        total_bytes, dense_bytes, routed_bytes
+    )
 
 
 @pytest.mark.parametrize("config", [CONFIG, MIXTURE], ids=["dense", "mixture"])
@@ -164,12 +165,6 @@ def test_headers_and_shape_come_to_the_same(tmp_path: Path, config: dict[str, An
     computed = estimate.weigh_shape(shape(config), Scheme("BF16", 16.0), "")
     assert found.weights.how == f"safetensors headers of {tmp_path / 'm'}"
     assert found.weights.model_dump(exclude={"how"}) == computed.model_dump(exclude={"how"})
-
-
-def broken(place: Path, raw: bytes) -> Path:
-    (place / "config.json").write_text(json.dumps(CONFIG))
-    (place / "model.safetensors").write_bytes(raw)
-    return place
 
 
 WHOLE = safetensors({"a": ("BF16", [4, 4])})
@@ -199,23 +194,20 @@ def lying(**said: Any) -> bytes:
     ],
 )
 def test_a_header_that_is_cut_off_or_not_true_is_named(tmp_path: Path, raw: bytes, said: str) -> None:
-    place = broken(tmp_path, raw)
+    (tmp_path / "model.safetensors").write_bytes(raw)
     with pytest.raises(UsageError) as error:
-        stored.read_stored(place, shape())
+        estimate.read_stored(tmp_path, shape())
     assert said in str(error.value)
-    assert str(place / "model.safetensors") in str(error.value)
+    assert str(tmp_path / "model.safetensors") in str(error.value)
 
 
-def test_a_model_half_copied_is_named(tmp_path: Path) -> None:
-    place = checkpoint(tmp_path / "m", dense(), shards=3)
+def test_a_model_half_copied_and_unknown_experts_are_named(tmp_path: Path) -> None:
+    place = checkpoint(tmp_path / "half", dense(), shards=3)
     (place / "model-00002-of-00003.safetensors").unlink()
     with pytest.raises(UsageError, match=r"00002-of-00003.* is missing: the model is half copied"):
-        stored.read_stored(place, shape())
-
-
-def test_experts_that_the_config_does_not_know_are_named(tmp_path: Path) -> None:
+        estimate.read_stored(place, shape())
     with pytest.raises(UsageError, match=r"its config\.json declares none"):
-        stored.read_stored(checkpoint(tmp_path / "m", mixture(stacked=False)), shape())
+        estimate.read_stored(checkpoint(tmp_path / "mixed", mixture(stacked=False)), shape())
 
 
 def test_a_directory_without_weights_is_estimated_from_its_config(tmp_path: Path) -> None:
@@ -270,21 +262,14 @@ def test_a_word_is_bits_per_weight_and_what_computes(word: str) -> None:
 
 
 def test_groups_that_are_told_are_taken_and_others_are_said_to_be_assumed() -> None:
-    told, assumed = parse_scheme("GPTQ-Int4", 32), parse_scheme("GPTQ-Int4")
-    assert told is not None
-    assert (told.bits, told.assumed, require(assumed).assumed) == (4 + 20 / 32, "", "groups of 128")
-
-
-@pytest.mark.parametrize("word", ["quark", "ternary", "w", "AQLM"])
-def test_a_word_that_nobody_knows_is_no_scheme(word: str) -> None:
-    assert parse_scheme(word) is None
+    told, assumed = require(parse_scheme("GPTQ-Int4", 32)), require(parse_scheme("GPTQ-Int4"))
+    assert (told.bits, told.assumed, assumed.assumed) == (4 + 20 / 32, "", "groups of 128")
 
 
 def test_a_machine_without_the_unit_computes_in_sixteen_bits() -> None:
-    fp8, nvfp4 = (
-        estimate_ceiling(f"Qwen3-8B-{word}", find_machine("a100-80gb")) for word in ("FP8", "NVFP4")
-    )
-    assert (fp8.weights.computes, nvfp4.weights.computes) == ("bf16", "bf16")
+    for word in ("FP8", "NVFP4"):
+        found = estimate_ceiling(f"Qwen3-8B-{word}", find_machine("a100-80gb"))
+        assert found.weights.computes == "bf16"
     assert estimate_ceiling("Qwen3-8B-FP8", find_machine("h100")).weights.computes == "fp8"
 
 
@@ -296,6 +281,7 @@ def test_only_the_experts_of_gpt_oss_are_in_four_bits() -> None:
 
 
 def test_a_scheme_that_nobody_knows_says_what_to_pass() -> None:
+    assert {parse_scheme(word) for word in ("quark", "ternary", "w", "AQLM")} == {None}
     with pytest.raises(UsageError, match=r"unknown bit width of quark"):
         estimate_ceiling("Qwen3-8B", find_machine("l4"), quantization="quark")
 
