@@ -1,4 +1,4 @@
-"""Several workers send one plan: the figures, the slots and the order are those of one process."""
+"""Several workers send one plan as one process does; what is lost with one of them has records."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import itertools
 import json
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -21,6 +23,7 @@ from loadgen import cli
 from loadgen.base.errors import MeasureError
 from loadgen.base.signals import CANCELLED, StopRequest
 from loadgen.engines.engines import UNKNOWN
+from loadgen.features.workers import workers as leading
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import ModelTarget, Seed
@@ -28,7 +31,7 @@ from loadgen.records import journal as journals
 from loadgen.records.journal import Journal
 from loadgen.report import run_directory
 from loadgen.report.run_directory import REPORT, RESULT
-from loadgen.run.command.progress import Display, LiveTotals
+from loadgen.run.command.progress import Display, LiveTotals, Progress
 from loadgen.run.firing import Outcome, TransportOptions, Watch
 from loadgen.run.measurement import measure
 from loadgen.run.stop_rules import StopRules
@@ -36,6 +39,7 @@ from loadgen.run.worker_count import spread_over_workers
 from loadgen.settings.run_settings import Tolerance
 from loadgen.transport.failure import FailureKind
 
+Meddle = Callable[[list[psutil.Process]], object]
 pytestmark = [
     pytest.mark.whole,
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
@@ -50,27 +54,31 @@ def a_plan(requests: int = 40, **keys: float) -> Plan:
     return plan.make(profile.build(load), ModelTarget(UNKNOWN, "m"), Seed(7, chosen=True))
 
 
-def sent(made: Plan, server: ScriptedServer, workers: int, watch: Watch, transport: str = "wire") -> Outcome:
-    options = TransportOptions(target_of("127.0.0.1", server.port), transport)
+def sent(
+    made: Plan, server: ScriptedServer, workers: int, watch: Watch, transport: str = "wire", trust: Any = None
+) -> Outcome:
+    options = TransportOptions(server.target(trust), transport)
     return measure(made, spread_over_workers(options, made, workers), watch)
 
 
 @pytest.mark.parametrize("transport", ["wire", "httpx"])
 @pytest.mark.parametrize(
-    ("keys", "workers"),
+    ("keys", "workers", "tls"),
     [
-        ({"max_concurrency": 5}, 2),
-        ({"max_concurrency": 7}, 3),
-        ({"request_rate": 400.0}, 2),
-        ({"request_rate": 400.0, "max_concurrency": 6}, 3),
+        ({"max_concurrency": 5}, 2, False),
+        ({"max_concurrency": 7}, 3, False),
+        ({"request_rate": 400.0}, 2, False),
+        ({"request_rate": 400.0, "max_concurrency": 6}, 3, False),
+        ({"max_concurrency": 4}, 2, True),
     ],
 )
 def test_every_request_is_sent_once_and_slots_are_unique(
-    keys: dict[str, float], workers: int, transport: str
+    keys: dict[str, float], workers: int, tls: bool, transport: str
 ) -> None:
     made = a_plan(40, **keys)
-    with ScriptedServer(FAST) as server:
-        outcome = sent(made, server, workers, Watch(Display(), "t"), transport)
+    serving, trust = make_contexts("127.0.0.1") if tls else (None, None)
+    with ScriptedServer(FAST, tls=serving) as server:
+        outcome = sent(made, server, workers, Watch(Display(), "t"), transport, trust)
     records = outcome.records
     assert records.index.tolist() == list(range(40))
     assert records.ok.all()
@@ -89,17 +97,6 @@ def test_every_request_is_sent_once_and_slots_are_unique(
         assert (records.slot % workers == records.index % workers).all()
 
 
-@pytest.mark.parametrize("transport", ["wire", "httpx"])
-def test_workers_send_over_tls(transport: str) -> None:
-    serving, trusting = make_contexts("127.0.0.1")
-    made = a_plan(max_concurrency=4)
-    with ScriptedServer(FAST, tls=serving) as server:
-        options = TransportOptions(server.target(trusting), transport)
-        outcome = measure(made, spread_over_workers(options, made, 2), Watch(Display(), "t"))
-    assert outcome.records.ok.all()
-    assert len(outcome.records) == 40
-
-
 def test_a_worker_with_a_free_slot_takes_the_next_request() -> None:
     slow = api(lambda asked: stream(TOKENS, 0.4 if asked.number == 2 else 0.001))  # one holds up one slot
     with ScriptedServer(slow) as server:
@@ -109,11 +106,15 @@ def test_a_worker_with_a_free_slot_takes_the_next_request() -> None:
     assert by_slot.min() < 5  # half of them, were they divided
 
 
-def test_each_worker_has_a_journal_that_is_read_with_the_others(tmp_path: Path) -> None:
+def test_workers_have_journals_that_are_read_together_and_publish_totals(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.bin")
     journal.put_facts(b"{}")
+    watch = Watch(Display(), "t", journal=journal, totals=LiveTotals(tmp_path / "totals"))
     with ScriptedServer(FAST) as server:
-        outcome = sent(a_plan(max_concurrency=4), server, 2, Watch(Display(), "t", journal=journal))
+        outcome = sent(a_plan(max_concurrency=4), server, 2, watch)
+    seen = LiveTotals(tmp_path / "totals").read()
+    assert (seen.sent, seen.ended, seen.decoded, seen.failed, seen.tokens) == (40, 40, 40, 0, 40 * TOKENS)
+    (tmp_path / "totals").unlink()
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "journal-0.bin", "journal-1.bin", "journal.bin"
     ]  # fmt: skip
@@ -148,14 +149,6 @@ def test_what_no_disk_takes_comes_over_the_pipe(
     if not everywhere:
         kept = sum(len(part) for part in journals.open_parts(tmp_path / "journal.bin"))
         assert kept == 40
-
-
-def test_totals_are_published_while_a_run_goes_on(tmp_path: Path) -> None:
-    totals = LiveTotals(tmp_path / "totals")
-    with ScriptedServer(FAST) as server:
-        sent(a_plan(max_concurrency=4), server, 2, Watch(Display(), "t", totals=totals))
-    seen = LiveTotals(tmp_path / "totals").read()
-    assert (seen.sent, seen.ended, seen.decoded, seen.failed, seen.tokens) == (40, 40, 40, 0, 40 * TOKENS)
 
 
 OOPS = Answer([0.005, whole(b"{}", "500 Oops")])
@@ -276,3 +269,144 @@ def test_a_run_whose_client_is_killed_is_read_from_all_its_journals(tmp_path: Pa
     run = run_directory.load(directory)
     assert run.facts.recovered
     assert set((run.records.slot % 2).tolist()) == {0, 1}
+
+
+# Workers that are killed, stopped or out of resources: the rest is kept, each lost request has a record.
+
+
+class Meddling(Display):
+    """Does something to the workers once a run has got somewhere."""
+
+    def __init__(self, meddle: Meddle, ended: int = 4) -> None:
+        self.meddle, self.ended = meddle, ended
+        self.seen: list[psutil.Process] = []
+
+    def show(self, progress: Progress) -> None:
+        if progress.ended >= self.ended and not self.seen:
+            own = psutil.Process()
+            # In the order in which they were started: pids begin again after the largest.
+            self.seen = sorted(own.children(), key=lambda child: (child.create_time(), child.pid))
+            self.meddle(self.seen)
+
+
+def second(do: Callable[[psutil.Process], None]) -> Meddle:
+    """Done to the second worker."""
+    return lambda workers: do(workers[1])
+
+
+def its_child(do: Callable[[psutil.Process], None]) -> Meddle:
+    """Done to the capturing process of the second worker."""
+    return lambda workers: do(workers[1].children()[0])
+
+
+def run(meddling: Meddling, load: Mapping[str, Any], watch: Watch | None = None) -> Outcome:
+    with ScriptedServer(api(lambda _: stream(TOKENS, 0.02))) as server:
+        made = a_plan(**{"requests": 60, **load})
+        outcome = sent(made, server, 3, watch or Watch(meddling, "t"))
+    _, left = psutil.wait_procs(meddling.seen, timeout=5)
+    assert left == []
+    return outcome
+
+
+CLOSED, OPEN = {"max_concurrency": 6}, {"request_rate": 40.0}
+
+
+@pytest.mark.parametrize("load", [CLOSED, OPEN], ids=["closed", "open"])
+@pytest.mark.parametrize(
+    ("meddle", "why"),
+    [
+        pytest.param(second(psutil.Process.kill), "killed by signal 9", id="worker"),
+        pytest.param(
+            its_child(psutil.Process.kill), "the capturing process died (status -9)", id="capturing process"
+        ),
+    ],
+)
+def test_a_worker_that_is_killed_costs_its_own_requests(
+    meddle: Meddle, why: str, load: Mapping[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    outcome = run(Meddling(meddle), load)
+    records = outcome.records
+    assert records.index.tolist() == list(range(60))
+    assert {failure.kind for failure in records.failed} == {FailureKind.LOST}
+    lost = len(records.failed)
+    assert outcome.lost == (f"worker 1 of 3 was lost: {why}; {lost} requests are lost with it",)
+    assert outcome.cut_short == ""
+    assert 0 < lost <= (12 if load is CLOSED else 20)  # claimed by it, or a third of all
+    assert f"worker 1 of 3 was lost: {why}; measuring continues with the others" in caplog.messages
+    assert outcome.health.ended_ns > outcome.health.started_ns
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("_WARNED_S", 0.3), ("_SILENT_S", 1.0), ("_SILENT_STOPPING_S", 0.6)):
+        monkeypatch.setattr(leading, name, seconds)
+    monkeypatch.setattr(leading, "_LIVELY_S", 0.8)
+
+
+@pytest.mark.parametrize(
+    "meddle",
+    [second(psutil.Process.suspend), its_child(psutil.Process.suspend)],
+    ids=["worker", "capturing process"],
+)
+def test_a_worker_stopped_for_good_is_ended_when_the_others_are_done(
+    meddle: Meddle, impatient: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    outcome = run(Meddling(meddle), CLOSED)
+    assert outcome.records.index.tolist() == list(range(60))
+    assert 0 < len(outcome.records.failed) < 30
+    (words,) = outcome.lost
+    assert words.startswith("worker 1 of 3 was lost: silent for 1 s, and nothing else was waited for; ")
+    assert "worker 1 of 3 shows no life (is it stopped?): measuring continues" in caplog.messages
+
+
+def test_a_worker_that_is_stopped_for_a_while_goes_on(impatient: None) -> None:
+    timers: list[threading.Timer] = []
+
+    def pause(workers: list[psutil.Process]) -> None:
+        workers[1].suspend()
+        timers.append(threading.Timer(0.5, workers[1].resume))
+        timers[0].start()
+
+    outcome = run(Meddling(pause), CLOSED)
+    timers[0].join()
+    assert outcome.lost == ()
+    assert outcome.records.ok.all()
+
+
+def test_a_stop_does_not_wait_long_for_a_worker_that_is_stopped(impatient: None) -> None:
+    request = StopRequest()
+
+    def meddle(workers: list[psutil.Process]) -> None:
+        workers[1].suspend()
+        request.request_stop(CANCELLED)
+
+    meddling = Meddling(meddle)
+    outcome = run(meddling, CLOSED, Watch(meddling, "t", interrupts=request))
+    assert outcome.cut_short == "cancelled"
+    assert outcome.lost[0].startswith("worker 1 of 3 was lost: silent for 0.6 s")
+    assert {failure.kind for failure in outcome.records.failed} == {FailureKind.LOST, FailureKind.CANCELLED}
+
+
+def test_where_every_worker_is_killed_the_run_ends_with_what_there_is() -> None:
+    # Long after the first were journalled, which is a quarter of a second after they were decoded.
+    def kill_all(workers: list[psutil.Process]) -> None:
+        for worker in workers:
+            worker.kill()
+
+    outcome = run(Meddling(kill_all, ended=100), {"requests": 180, **CLOSED})
+    assert outcome.cut_short == "every worker was lost, the first: killed by signal 9"
+    assert len(outcome.lost) == 3
+    assert outcome.records.ok.any()
+    assert {failure.kind for failure in outcome.records.failed} == {FailureKind.LOST}
+
+
+def test_the_terminals_signals_reach_the_first_process_alone() -> None:
+    def interrupt(workers: list[psutil.Process]) -> None:
+        for worker in workers:
+            for process in (worker, *worker.children()):
+                for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                    process.send_signal(number)
+
+    outcome = run(Meddling(interrupt), CLOSED)
+    assert outcome.records.ok.all()
+    assert (outcome.lost, outcome.signal) == ((), 0)
