@@ -45,11 +45,6 @@ def kept(data: bytes, family: Family = V4, length: int = 0, servers: int = 3) ->
     return KEPT[found and found - LONGER[family]]
 
 
-def spaced(count: int) -> list[range]:
-    """Ranges of one port, of three, and of two that only one port divides."""
-    return [range(1024 + 100 * i, 1024 + 100 * i + 1 + 2 * (i % 2)) for i in range(count)]
-
-
 def with_ip(data: bytes, at: int, value: int) -> bytes:
     """A packet with another half word in its IP header."""
     return data[:at] + struct.pack(">H", value) + data[at + 2 :]
@@ -218,21 +213,22 @@ def test_a_packet_cut_anywhere_is_dropped_or_kept_within_headers(family: Family)
 
 # The program as the kernel sees it.
 
+# Ranges of one port, of three, and of two that only one port divides.
+SPACED = [range(1024 + 100 * i, 1024 + 100 * i + 1 + 2 * (i % 2)) for i in range(7)]
 PROGRAMS: list[tuple[Family, int, Sequence[range]]] = [
     (family, servers, ranges)
     for family in (V4, V6)
     for servers, ranges in (
         (1, []),
         (1, PORTS),
-        (3, spaced(7)),
+        (3, SPACED),
         (3, [range(1 + 2 * i, 2 + 2 * i) for i in range(MOST_RANGES)]),
         (1, [range(65000 - 3 * i, 65002 - 3 * i) for i in reversed(range(MOST_RANGES))]),
     )
 ]
-programs = pytest.mark.parametrize(("family", "servers", "ranges"), PROGRAMS)
 
 
-@programs
+@pytest.mark.parametrize(("family", "servers", "ranges"), PROGRAMS)
 def test_the_kernel_takes_every_program(family: Family, servers: int, ranges: Sequence[range]) -> None:
     code = build_program(family, SERVERS[family][:servers], US[family], ranges)
     held = ctypes.create_string_buffer(code, len(code))

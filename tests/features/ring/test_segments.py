@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named, read_tables
 from builders.required import require
 from fakes.packet_filters import packet
 from fakes.virtual_ring import frame, frames
@@ -31,8 +31,8 @@ from loadgen.features.ring.segments import (
     order_segments,
 )
 
-V4, V6 = HEADERS[socket.AF_INET], HEADERS[socket.AF_INET6]
-SERVER, PORT = ("127.0.0.1", 8000), 40000
+TABLES = read_tables("segments")
+SERVER = ("127.0.0.1", 8000)
 WRAP = 1 << 32
 Pieces = Sequence[tuple[int, int]]  # of segments: where each begins in the response, and how long it is
 
@@ -69,32 +69,15 @@ def by_bytes(pieces: Pieces, total: int) -> list[tuple[int, int]] | None:
 MS = 1_000_000
 
 
-def held(came_ms: Sequence[float], read_ms: Sequence[float], of_reads: Sequence[int], rtt_ms: float) -> int:
-    """How many of a response's segments were held back, of ten bytes each; a read takes some of them."""
-    came_ns, read_ns = ((np.array(times) * MS).astype(np.int64) for times in (came_ms, read_ms))
-    ends = 10 * np.arange(1, len(came_ms) + 1)
-    return count_held_back(came_ns, ends, read_ns, 10 * np.cumsum(of_reads), round(rtt_ms * MS))
-
-
-@loop_over(
-    ("came_ms", "read_ms", "of_reads", "rtt_ms", "count"),
-    [
-        ([0], [9], [1], 0, 0),
-        ([0, 9.02, 18.03], [9, 18, 30], [1, 1, 1], 0, 2),  # each as the one before it was read
-        ([0, 8.99, 17.98], [9, 18, 30], [1, 1, 1], 0, 2),  # while that was: the call returns after it
-        ([0, 10, 20], [0.1, 10.1, 20.1], [1, 1, 1], 0, 0),  # read at once
-        ([0, 1.5, 3], [1.5, 3, 4.5], [1, 1, 1], 0, 0),  # not late
-        ([0, 15, 30], [9, 24, 39], [1, 1, 1], 0, 0),  # late, and what comes next does not care
-        ([0, 8.8, 20], [9, 15, 25], [1, 1, 1], 0, -3),  # right before, which no server that waits does
-        ([0, 8.9, 17.9], [9, 18], [2, 1], 0, 0),  # one read took both
-        ([0, 14.05, 28.05], [9, 23, 37], [1, 1, 1], 5, 2),  # a far server's come a round trip later
-        ([0, 9.05, 18.05], [9, 18, 30], [1, 1, 1], 5, 0),
-    ],
-)
+@loop_over_named(("came_ms", "read_ms", "of_reads", "rtt_ms", "count"), TABLES["held back"])
 def test_segments_that_wait_for_a_late_read_are_counted(
     came_ms: Sequence[float], read_ms: Sequence[float], of_reads: Sequence[int], rtt_ms: float, count: int
 ) -> None:
-    assert held(came_ms, read_ms, of_reads, rtt_ms) == count
+    """Segments of ten bytes each; a read takes some of them."""
+    came_ns, read_ns = ((np.array(times) * MS).astype(np.int64) for times in (came_ms, read_ms))
+    ends = 10 * np.arange(1, len(came_ms) + 1)
+    held = count_held_back(came_ns, ends, read_ns, 10 * np.cumsum(of_reads), round(rtt_ms * MS))
+    assert held == count
 
 
 # Arrivals.
@@ -130,13 +113,6 @@ def test_a_long_response_whose_first_segment_is_late_is_found_in_time() -> None:
 # Pieces.
 
 
-def stamped(pieces: Pieces, sent: Sequence[int], begin_seq: int) -> tuple[Rows, Int64]:
-    """Segments with TCP's timestamps, and their sizes."""
-    rows, sizes = rows_of(pieces, begin_seq)
-    rows["option"], rows["tcp_words"], rows["sent"] = 0x0101080A, 0x80, sent
-    return rows, sizes
-
-
 @given(PIECES, st.integers(1, 36), st.sampled_from([0, 5, WRAP - 7, WRAP // 2 - 7]), st.randoms())
 def test_pieces_are_as_if_bytes_were_counted(
     pieces: Pieces, total: int, begin_seq: int, drawn: random.Random
@@ -145,7 +121,9 @@ def test_pieces_are_as_if_bytes_were_counted(
     if by_bytes(pieces, total) is None:
         return
     clocks = [(WRAP - 3 + drawn.randrange(9)) % WRAP for _ in pieces]
-    found = find_pieces(*stamped(pieces, clocks, begin_seq), begin_seq, total)
+    rows, sizes = rows_of(pieces, begin_seq)
+    rows["option"], rows["tcp_words"], rows["sent"] = 0x0101080A, 0x80, clocks  # TCP's timestamps
+    found = find_pieces(rows, sizes, begin_seq, total)
     assert found is not None
     numbers = [i for i, (begin, size) in enumerate(pieces) if max(begin, 0) < min(begin + size, total)]
     first, readable, least = [], list[int](), []
@@ -170,27 +148,14 @@ def test_without_timestamps_there_are_no_pieces() -> None:
 # Payload.
 
 
-def sizes_of(total: Sequence[int], words: Sequence[int], seen: Sequence[int], v6: bool = False) -> list[int]:
-    rows = np.zeros(len(total), SEGMENT)
-    rows["ip_length"], rows["length"] = total, seen
-    rows["tcp_words"] = [count << 4 | 0x0F for count in words]
-    return [int(size) for size in measure_payload(rows, V6 if v6 else V4)]
-
-
-@loop_over(
-    ("total", "words", "seen", "v6", "sizes"),
-    [
-        pytest.param([40, 52, 80], [5, 8, 15], [40, 52, 80], False, [0, 0, 0], id="none"),
-        pytest.param([41, 1500, 65535], [5, 8, 5], [60, 1500, 65535], False, [1, 1448, 65495], id="IPv4"),
-        pytest.param([0, 100], [8, 8], [150_000, 100], False, [149_948, 48], id="too long for its field"),
-        pytest.param([20, 32, 1440], [5, 8, 8], [60, 72, 1480], True, [0, 0, 1408], id="IPv6"),
-        pytest.param([0], [8], [200_040], True, [199_968], id="IPv6, too long for its field"),
-    ],
-)
+@loop_over_named(("total", "words", "seen", "v6", "sizes"), TABLES["payload"])
 def test_payload_is_what_headers_leave(
     total: list[int], words: list[int], seen: list[int], v6: bool, sizes: list[int]
 ) -> None:
-    assert sizes_of(total, words, seen, v6) == sizes
+    rows = np.zeros(len(total), SEGMENT)
+    rows["ip_length"], rows["length"] = total, seen
+    rows["tcp_words"] = [count << 4 | 0x0F for count in words]
+    assert measure_payload(rows, HEADERS[socket.AF_INET6 if v6 else socket.AF_INET]).tolist() == sizes
 
 
 # The log.
