@@ -20,7 +20,6 @@ from loadgen.host.machine_state import ClockState, MachineState
 from loadgen.host.sensor import Key, Reading
 from loadgen.run.assembly import check_options
 from loadgen.run.command import options
-from loadgen.run.command.keywords import make_options
 from loadgen.run.live_display import choose_display
 from loadgen.server.exchange import ControlAnswer, ServerAddress
 from loadgen.settings.telemetry_settings import check_power_url
@@ -29,7 +28,6 @@ TABLES = read_tables("power_urls")
 S = 1_000_000_000
 NODE = "http://node:9400"
 ENERGY: Key = ("energy_j", "GPU 0 of a")
-WATTS = {"a": 100.0, "b": 300.0}
 
 
 def dcgm(joules: float, gpu: int = 0, host: str = "a") -> str:
@@ -206,13 +204,6 @@ def test_what_is_no_url_is_refused(text: str) -> None:
         check_power_url(text)
 
 
-def test_urls_of_a_call_are_read_as_those_of_flags() -> None:
-    made = make_options("http://a:8000", {"power_url": ["http://node:9400/metrics/", "http://node:9100"]})
-    assert made.power_url == ("http://node:9400", "http://node:9100")
-    with pytest.raises(UsageError, match=r"^power_url: 'node:9400' is not an exporter's URL"):
-        make_options("http://a:8000", {"power_url": ["node:9400"]})
-
-
 def test_a_password_in_a_url_is_refused_and_not_shown() -> None:
     with pytest.raises(ValueError, match="leave out the rest") as refused:
         check_power_url("http://me:secret@node:9400")
@@ -227,15 +218,12 @@ def test_the_flag_is_repeatable_and_checked_before_anything_runs(monkeypatch: py
     with pytest.raises(UsageError, match="leave out one"):
         check_options(options.parse([*line, "--no-observe"]))
     answers = [ControlAnswer("/metrics", 200, dcgm(1).encode()), ControlAnswer("/metrics", 404)]
-    monkeypatch.setattr(power_urls, "PowerUrls", lambda addresses, own: _make_sensor(addresses, answers))
+    ask = lambda places, limit_s: answers  # noqa: E731
+    monkeypatch.setattr(power_urls, "PowerUrls", lambda urls, own: PowerUrls(urls, own, ask))
     with pytest.raises(
         MeasureError, match=r"^--power-url: http://b:9100 answers 404; or leave the flag out$"
     ):
         power_urls.check_exporters(given)
-
-
-def _make_sensor(addresses: Sequence[ServerAddress], answers: list[ControlAnswer]) -> PowerUrls:
-    return PowerUrls(addresses, (), lambda places, limit_s: answers, lambda: 0, lambda: 0)
 
 
 def test_no_name_means_two_things() -> None:
@@ -253,7 +241,7 @@ def export(began_s: float) -> Callable[[Asked], Answer]:
         passed_s = time.monotonic() - began_s
         rows = [
             f'{name}{{gpu="0",UUID="GPU-{host}",Hostname="{host}"}} {value:.0f}\n'
-            for host, watts in WATTS.items()
+            for host, watts in (("a", 100.0), ("b", 300.0))
             for name, value in (
                 ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 1e6 + watts * passed_s * 1e3),
                 ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", 0x40 if host == "b" else 0),
@@ -287,23 +275,26 @@ def test_of_a_server_elsewhere_only_what_exporters_report_is_read() -> None:
     assert sampler.read_state(probe=True).copy_gb_per_s is None
 
 
-LOAD = ["--num-prompts", "40", "--request-rate", "10", "--random-input-len", "8", "--random-output-len", "3"]
-
-
-def bench(server: ScriptedServer, *words: str) -> int:
-    common = ["bench", "--quiet", "--base-url", server.base_url, "--vocab-size", "1000", *LOAD]
-    return cli.main([*common, *words])
+LOAD = "--num-prompts 40 --request-rate 10 --random-input-len 8 --random-output-len 3 --vocab-size 1000"
 
 
 @pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_run_has_the_energy_of_two_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_has_the_energy_of_two_machines_or_does_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     with (
         ScriptedServer(api(lambda _: stream())) as server,
         ScriptedServer(export(time.monotonic())) as exporter,
     ):
-        assert bench(server, "--power-url", f"{exporter.base_url}/dcgm/metrics") == 0
+        words = ["bench", "--quiet", "--base-url", server.base_url, *LOAD.split(), "--power-url"]
+        assert cli.main([*words, server.base_url]) == 1
+        line = f"--power-url: {server.base_url} answers 404; or leave the flag out"
+        assert line in capsys.readouterr().err
+        assert [asked for asked in server.asked if asked.head.startswith("POST")] == []
+        assert not Path("runs").exists()
+        assert cli.main([*words, f"{exporter.base_url}/dcgm/metrics"]) == 0
         assert len(exporter.asked) < 30
         url = f"{exporter.base_url}/dcgm"
     facts, report = stored()
@@ -317,16 +308,3 @@ def test_a_run_has_the_energy_of_two_machines(tmp_path: Path, monkeypatch: pytes
     assert "J per output token (energy counter of DCGM's exporter at 127.0.0.1:" in report
     assert "GPU: GPU 0 of b: hardware thermal slowdown in 100 % of samples" in report
     assert "gpu-throttled" in json.dumps(facts["verdict"])
-
-
-@pytest.mark.whole
-def test_an_exporter_that_does_not_answer_ends_the_command_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with ScriptedServer(api(lambda _: stream())) as server:
-        assert bench(server, "--power-url", server.base_url) == 1
-        assert [asked for asked in server.asked if asked.head.startswith("POST")] == []
-        line = f"--power-url: {server.base_url} answers 404; or leave the flag out"
-    assert line in capsys.readouterr().err
-    assert not Path("runs").exists()

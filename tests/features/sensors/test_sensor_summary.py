@@ -20,10 +20,7 @@ from loadgen.server.sample_file import SampledSeries, thin_series
 
 S = 1_000_000_000
 TABLES = read_tables("sensor_summary")
-SOURCES = {
-    "DCGM": PowerSource("DCGM's exporter at node:9400", 1.0),
-    "amdsmi": PowerSource("amdsmi"),
-}
+SOURCES = {"DCGM": PowerSource("DCGM's exporter at node:9400", 1.0), "amdsmi": PowerSource("amdsmi")}
 
 
 def list_values(told: Any, count: int) -> list[float | None]:
