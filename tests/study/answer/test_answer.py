@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from builders import made_runs
 from builders.comparison_samples import HIGH, cell, cells
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.made_answers import NOISE, answered, keep_campaign, made_quality, speeds, with_facts
 from builders.made_limits import TTFT, limit_record
 from loadgen.base.errors import UsageError
@@ -36,6 +36,8 @@ from loadgen.study.gate.gate_sides import group_sides, list_reasons, list_remark
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitEstimate
 from loadgen.study.run_summary import Reported
+
+TABLES = read_tables("answer")
 
 
 def values(found: CheckpointAnswer, key: str) -> list[Value | str]:
@@ -128,14 +130,7 @@ def test_every_form_has_the_answer(tmp_path: Path) -> None:
     assert told["recommendations"][0]["choice"] == "take"
 
 
-@loop_over(("given", "said"), [
-    ({"fits": "much"}, "--fits 'much': give a size of memory, as 16GiB"),
-    ({"fits": "0GiB"}, "--fits '0GiB': give a size of memory"),
-    ({"slo": "fast"}, "--slo 'fast' is not an objective"),
-    ({"max_kl": -1.0}, "--max-kl -1.0: give a number from 1e-06 to 100"),
-    ({"price_per_hour": "two"}, "--price-per-hour two: give a number from 1e-06 to 1000000"),
-    ({"lm_eval": ("fp8",)}, "--lm-eval 'fp8': write CHECKPOINT=FILE"),
-])  # fmt: skip
+@loop_over(("given", "said"), TABLES["refused"])
 def test_a_wrong_setting_is_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match="--") as caught:
         AnswerRequest.read(given)
@@ -216,52 +211,7 @@ def sized() -> list[Reported]:
     ]
 
 
-@loop_over(("asked", "lines"), [
-    (
-        {},
-        [
-            "take int4: the fastest, 1.24 × as fast as awq",
-            "next: awq, 0.81 × as fast",
-            "its KL is 0.11 (0.1 to 0.12), usual for 2 bits (llama.cpp's q2_K: 0.11 to 0.45): no --max-kl "
-            "was given",
-        ],
-    ),
-    (
-        {"max_kl": 0.03},
-        [
-            "take fp8: the fastest within a KL of 0.03, 1.50 × as fast as bf16",
-            "with --max-kl 0.12: int4, 1.40 × as fast (its KL is 0.11 (0.1 to 0.12))",
-            "with --max-kl 0.08: awq, 1.13 × as fast (its KL is 0.06 (0.04 to 0.08))",
-            "next: bf16, 0.67 × as fast",
-        ],
-    ),
-    (
-        {"max_kl": 0.05},
-        [
-            "undecided: awq is the fastest, but its KL is 0.06 (0.04 to 0.08), required: a KL of 0.05; "
-            "fp8 is within all",
-            "with --max-kl 0.12: int4, 1.24 × as fast (its KL is 0.11 (0.1 to 0.12))",
-        ],
-    ),
-    (
-        {"max_kl": 0.03, "fits": "8GiB"},
-        [
-            "take none: no checkpoint is within the constraints",
-            "with --max-kl 0.12: int4 (its KL is 0.11 (0.1 to 0.12))",
-            "with --max-kl 0.08: awq (its KL is 0.06 (0.04 to 0.08))",
-            "with --fits 9GiB: fp8 (it needs 9.0 GiB (measured))",
-            "excluded: bf16 (it needs 16.0 GiB (measured))",
-        ],
-    ),
-    (
-        {"slo": "tpot p99 < 35ms"},
-        [
-            "undecided: int4 is the fastest, but its tpot p99 is not known, required: tpot p99 < 35 ms",
-            "excluded: awq (tpot p99 is at least 35.3 ms), fp8 (tpot p99 is at least 40 ms), bf16 (tpot "
-            "p99 is at least 60 ms)",
-        ],
-    ),
-])  # fmt: skip
+@loop_over(("asked", "lines"), TABLES["recommendations"])
 def test_a_recommendation(tmp_path: Path, asked: dict[str, Any], lines: list[str]) -> None:
     keep_campaign(tmp_path, QUALITIES)
     (found,) = answered(tmp_path, sized(), **asked).recommendations

@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from builders.comparison_samples import HIGH, cells
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.made_answers import answered, keep_campaign, made_quality, speeds
 from loadgen.figures.objectives import Standing, parse_objectives
 from loadgen.report.load_identity import Load
@@ -24,25 +23,13 @@ from loadgen.study.answer.answer_settings import AnswerRequest
 from loadgen.study.answer.recommendation import judge_reported
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
-from loadgen.study.quality.quality_record import Quality
 from loadgen.study.run_summary import Reported
 
+TABLES = read_tables("answer")
 _GIB = 1 << 30
 RATED = replace(HIGH, name="rated", request_rate_per_s=4.0, max_concurrency=None)
 HOT = (1.0, 0.9, 0.75, 0.6, 0.5)  # a machine that gets hotter, repeat by repeat
 NEAR = (1.0, 1.001, 0.999, 1.002, 0.998)
-
-
-class Choice(msgspec.Struct, frozen=True):
-    """Runs, what is asked, the right choice with its names, and words that must, or must not, be there."""
-
-    runs: Sequence[Reported]
-    choice: str
-    names: tuple[str, ...]
-    said: tuple[str, ...] = ()
-    unsaid: tuple[str, ...] = ()
-    asked: Mapping[str, Any] = {}
-    qualities: Mapping[str, Quality] = {}
 
 
 def drifting(name: str, speed: float, repeats: Sequence[int], load: Load = HIGH) -> list[Reported]:
@@ -69,12 +56,18 @@ def shorter(name: str, share: float, speed: float = 1.0) -> list[Reported]:
 
 
 def others(
-    name: str, speed: float, requests: int = 100, lost: int = 0, repeats: int = 4, **ranks: float
+    name: str,
+    speed: float,
+    requests: int = 100,
+    lost: int = 0,
+    counted: bool = True,
+    repeats: int = 4,
+    **ranks: float,
 ) -> list[Reported]:
     """Results of another client: `ranks` are E2EL in ms by percentile, as of speed 1."""
     answered_ = requests - lost
-    counts = {"completed": answered_, "failed": lost, "total_output_tokens": 128 * answered_}
-    counts["total_input_tokens"] = 2048 * answered_
+    counts = {"completed": answered_, "total_output_tokens": 128 * answered_}
+    counts |= {"total_input_tokens": 2048 * answered_, **({"failed": lost} if counted else {})}
     return [
         replace(
             each,
@@ -99,154 +92,38 @@ def sized(name: str, speed: float, gib: float, engine: str = "llama.cpp 1") -> l
     ]
 
 
-def quick(**means: float) -> list[Reported]:
-    return speeds(HIGH, NEAR[:3], **means)
+def quick(level: str = "", input_len: float = 2048.0, **means: float) -> list[Reported]:
+    made = speeds(replace(HIGH, input_len=input_len), NEAR[:3], **means)
+    return [replace(each, level=level) for each in made]
 
 
-ALL = range(5)
-CHOICES = {
-    "slower in every pair, its slow cells missing": Choice(
-        [*drifting("A", 1, ALL), *drifting("B", 0.85, range(3))], "take", ("A",),
-        ("take A: the fastest, 1.18 × as fast as B", "B leads by the mean of all runs"), ("equally fast",),
-    ),
-    "faster in every pair, though its mean is behind": Choice(
-        [*drifting("A", 1, range(2)), *drifting("B", 1.1, ALL)], "take", ("B",), ("1.10 × as fast as A",),
-    ),
-    "the same by a latency": Choice(
-        [*drifting("A", 1, ALL, RATED), *drifting("B", 0.85, range(3), RATED)], "take", ("A",),
-        ("take A: the fastest",), ("equally fast",),
-    ),
-    "equal, each with other cells missing": Choice(
-        [*drifting("A", 1, (0, 1, 2, 3)), *drifting("B", 1, (1, 2, 3, 4))], "take", ("A", "B"),
-        ("they are equally fast",), ("leads",),
-    ),
-    "all slower than the baseline": Choice(
-        quick(A=100, B=80, C=70), "take", ("A",), ("1.25 × as fast as B",)
-    ),
-    "all equal": Choice(quick(A=100, B=100.02, C=99.98), "take", ("B", "A", "C"), ("equally fast",)),
-    "two best are equal, one behind": Choice(
-        quick(A=100, B=100.02, C=80), "take", ("B", "A"), ("equally fast", "next: C, 0.80 × as fast"),
-    ),
-    "not told apart": Choice(
-        [*cells("A", [100, 108, 94]), *cells("B", [101, 93, 107])], "undecided", ("A", "B"),
-        ("A leads B by 1.0", "which is not significant", "per side would decide it"), ("take",),
-    ),
-    "one run a side": Choice(
-        [*cells("A", [100]), *cells("B", [150])], "undecided", ("B", "A"),
-        ("B leads A by 1.50 ×, which is not significant: one run a side has no spread",), ("take",),
-    ),
-    "more than the percentile leaves out failed": Choice(
-        [*others("A", 1, p95=1300.0), *others("B", 1.1, lost=9, p95=1300.0)], "take", ("A",),
-        ("excluded: B (e2el p95 is inf ms)",), ("take B", "with --slo"), {"slo": "e2el p95 < 1400ms"},
-    ),
-    "failures that no count names": Choice(
-        [
-            *others("A", 1, p95=1300.0),
-            *(
-                replace(each, figures={k: v for k, v in each.figures.items() if k != "failed"})
-                for each in others("B", 1.1, lost=9, p95=1300.0)
-            ),
-        ],
-        "take", ("A",), ("excluded: B",), (), {"slo": "e2el p95 < 1400ms"},
-    ),
-    "fewer failed, and a higher percentile is within": Choice(
-        [*others("A", 1, p95=1300.0, p99=1350.0), *others("B", 1.1, lost=3, p95=1300.0, p99=1350.0)],
-        "take", ("B",), ("B: 12 of 400 requests failed",), (), {"slo": "e2el p95 < 1400ms"},
-    ),
-    "fewer failed, and no higher percentile is known": Choice(
-        [*others("A", 1, p95=1300.0), *others("B", 1.1, lost=3, p95=1300.0)], "undecided", ("B", "A"),
-        ("its e2el p95 is not known", "A is within all", "B: 12 of 400 requests failed"), ("take",),
-        {"slo": "e2el p95 < 1400ms"},
-    ),
-    "failures without an objective": Choice(
-        [*others("A", 1), *others("B", 1.1, lost=9)], "take", ("B",), ("B: 36 of 400 requests failed",),
-    ),
-    "P99 of 20 requests a run": Choice(
-        [*others("A", 1, 20, p99=1300.0), *others("B", 1.1, 20, p99=1300.0)], "undecided", ("B",),
-        ("of too few requests",), ("take",), {"slo": "e2el p99 < 1400ms"},
-    ),
-    "P99 of enough": Choice(
-        [*others("A", 1, 1000, p99=1300.0), *others("B", 1.1, 1000, p99=1300.0)], "take", ("B",),
-        ("take B: the fastest within e2el p99 < 1400 ms",), (), {"slo": "e2el p99 < 1400ms"},
-    ),
-    "a limit between the bounds": Choice(
-        [*others("A", 1, 1000, p99=1300.0), *others("B", 1.1, 1000, p99=1539.5)], "undecided", ("B", "A"),
-        ("at most 1500 ms", "A is within all"), ("take",), {"slo": "e2el p99 < 1400ms"},
-    ),
-    "the way out is undecided too": Choice(
-        [*quick(A=100, B=120), *cells("C", [121, 114, 126])], "take", ("A",),
-        ("with --max-kl 0.022: B", "excluded: C"), ("--max-kl 0.11",),
-        {"max_kl": 0.01}, {"B": made_quality(0.02, 0.002), "C": made_quality(0.1)},
-    ),
-    "a way out that holds": Choice(
-        quick(A=100, B=120, C=150), "take", ("A",),
-        ("with --max-kl 0.12: C, 1.5", "with --max-kl 0.022: B, 1.20 × as fast"), (),
-        {"max_kl": 0.01}, {"B": made_quality(0.02, 0.002), "C": made_quality(0.11)},
-    ),
-    "a way out that lets equals in": Choice(
-        quick(A=100, B=149.99, C=150), "take", ("A",), ("with --max-kl",), (),
-        {"max_kl": 0.01}, {"B": made_quality(0.1), "C": made_quality(0.11)},
-    ),
-    "two constraints in the way": Choice(
-        [*sized("A", 1, 4), *sized("B", 1.5, 9)], "take", ("A",), ("with --fits 9GiB --max-kl 0.12: B",), (),
-        {"max_kl": 0.01, "fits": "5GiB"}, {"B": made_quality(0.11)},
-    ),
-    "it took more than it would have to fit": Choice(
-        [*sized("A", 1, 1.5, "vLLM 1"), *sized("B", 1.5, 2.35, "vLLM 1")], "undecided", ("B", "A"),
-        ("took 2.35 GiB as it was run", "required: 2.1 GiB"), ("take",), {"fits": "2.1GiB"},
-    ),
-    "no candidate fits": Choice(
-        [*sized("A", 1, 4), *sized("B", 1.5, 9)], "none", (),
-        ("take none", "with --fits 9GiB: B", "with --fits 4GiB: A"), (), {"fits": "2GiB"},
-    ),
-    "answers 5 % shorter, by E2EL": Choice(
-        [*shorter("A", 1), *shorter("B", 0.95)], "undecided", ("B", "A"),
-        ("121.6 tokens per response", "TPOT is not"), ("take", "by ,"),
-    ),
-    "answers 5 % shorter, and faster too": Choice(
-        [*shorter("A", 1), *shorter("B", 0.95, 1.5)], "undecided", ("B", "A"), ("per response",), ("take",),
-    ),
-    "answers as long, by E2EL": Choice(
-        [*shorter("A", 1), *shorter("B", 1, 1.5)], "take", ("B",), ("1.50 × as fast as A",),
-    ),
-    "a third is unlike": Choice(
-        [*quick(A=100, B=120), *speeds(replace(HIGH, input_len=4096.0), NEAR[:3], C=300)], "take", ("B",),
-        ("take B: the fastest of those compared", "not ranked: C"),
-    ),
-    "the other one is unlike": Choice(
-        [*quick(A=100), *speeds(replace(HIGH, input_len=4096.0), NEAR[:3], C=300)], "undecided", ("A",),
-        ("A is the only one compared", "not ranked: C"), ("take",),
-    ),
-    "a third is INVALID": Choice(
-        [*quick(A=100, B=120), *(replace(each, level="INVALID") for each in quick(C=300))], "take", ("B",),
-        ("take B: the fastest of those compared", "not ranked: C (its runs are INVALID)"),
-    ),
-    "equal, and one is the reference": Choice(
-        quick(bf16=100, B=100.02), "take", ("bf16",), ("as fast as B, and it is the reference",), (),
-        {}, {"B": made_quality(0.02, 0.002)},
-    ),
-    "equal, and one is nearer to the reference": Choice(
-        quick(bf16=100, B=150, C=150.02), "take", ("B",), ("as fast as C, and nearer to bf16",), (),
-        {}, {"B": made_quality(0.02, 0.002), "C": made_quality(0.06, 0.02)},
-    ),
-    "equal, and the fastest is too far": Choice(
-        quick(bf16=100, B=100.02, C=100.01), "take", ("bf16",), ("as fast as C", "excluded: B"), ("with",),
-        {"max_kl": 0.05}, {"B": made_quality(0.2, 0.02), "C": made_quality(0.02, 0.002)},
-    ),
+NAMED = {"ALL": range(5), "RATED": RATED}
+MAKERS: dict[str, Callable[..., list[Reported]]] = {
+    "cells": cells, "drifting": drifting, "others": others, "quick": quick, "shorter": shorter,
+    "sized": sized,
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CHOICES)
-def test_a_choice_is_true(tmp_path: Path, name: str) -> None:
-    made = CHOICES[name]
-    keep_campaign(
-        tmp_path, made.qualities, baseline=made.runs[0].name, quality={"reference": made.runs[0].name}
-    )
-    (found,) = answered(tmp_path, made.runs, **made.asked).recommendations
+def make_runs(maker: str, *given: Any) -> list[Reported]:
+    """Make a group of runs of a row: the maker's name, its arguments, and at the end those with names."""
+    keys = given[-1] if given and isinstance(given[-1], dict) else {}
+    told = given[:-1] if keys else given
+    return MAKERS[maker](*(NAMED[each] if each in ("ALL", "RATED") else each for each in told), **keys)
+
+
+@pytest.mark.parametrize("row", [pytest.param(row[1:], id=row[0]) for row in TABLES["choices"]])
+def test_a_choice_is_true(tmp_path: Path, row: Any) -> None:
+    """Runs, the right choice with its names, and words that must, or must not, be there."""
+    groups, choice, names, more = row
+    runs = [run for group in groups for run in make_runs(*group)]
+    qualities = {name: made_quality(*given) for name, given in more.get("qualities", {}).items()}
+    asked, first = more.get("asked", {}), runs[0].name
+    keep_campaign(tmp_path, qualities, baseline=first, quality={"reference": first})
+    (found,) = answered(tmp_path, runs, **asked).recommendations
     lines = "\n".join([found.words, *found.remarks])
-    assert (found.choice, found.names) == (made.choice, made.names), lines
-    assert [words for words in made.said if words not in lines] == [], lines
-    assert [words for words in made.unsaid if words in lines] == [], lines
+    assert (found.choice, [*found.names]) == (choice, names), lines
+    assert [words for words in more.get("said", []) if words not in lines] == [], lines
+    assert [words for words in more.get("unsaid", []) if words in lines] == [], lines
     assert re.search(r",\s{2,}|, as fast|by \(|by ,|nan", lines) is None, lines
     for line in [found.words, *found.remarks]:
         if (way := re.match(r"with (--.*?): (.*?)(?:, [\d.]+ ×| \()", line)) is not None:
@@ -255,11 +132,8 @@ def test_a_choice_is_true(tmp_path: Path, name: str) -> None:
                 flag[2:].replace("-", "_"): value for flag, value in zip(words[::2], words[1::2], strict=True)
             }
             typed |= {"max_kl": float(typed["max_kl"])} if "max_kl" in typed else {}
-            (again,) = answered(tmp_path, made.runs, **{**made.asked, **typed}).recommendations
-            assert (again.choice, " or ".join(again.names)) == ("take", way[2]), (
-                line,
-                [again.words, *again.remarks],
-            )
+            (again,) = answered(tmp_path, runs, **{**asked, **typed}).recommendations
+            assert (again.choice, " or ".join(again.names)) == ("take", way[2]), line
 
 
 def reported(requests: int, lost: int = 0, **ranks: float) -> Reported:
