@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -12,15 +11,10 @@ from msgspec.structs import replace
 
 from builders import made_runs
 from builders.comparison_samples import told
-from loadgen.base.passages import Curve, CurveStyle, Panel, find_passage
-from loadgen.base.tables import Number
+from loadgen.base.passages import Curve, CurveStyle, Panel
 from loadgen.report.load_identity import Load
-from loadgen.study.compare.comparison import compare_runs
-from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.knee import Knee
 from loadgen.study.pages import load_charts, pictures
-from loadgen.study.pages.comparison_section import COMPARISON
-from loadgen.study.pages.document import Document, compose_document, render_markdown, render_page
 from loadgen.study.run_summary import Reported
 
 
@@ -77,32 +71,30 @@ def test_settings_under_one_load_are_a_labelled_point_each(
     assert list(load_charts.plot_settings(runs[:1] * 2)) == []  # one setting is no picture
 
 
-def test_a_knee_of_which_no_end_is_known_is_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_charts, "find_knee", lambda *given, **named: Knee(5.5, None, None))
-    throughput = list(load_charts.plot_loads([at("m", n, 90.0 * n, 6.0, 10.0) for n in (1, 2)]))[-1]
-    assert "bends" not in throughput.caption
-    assert throughput.band is None
-
-
-def test_the_front_goes_through_points_that_no_other_beats_in_both() -> None:
-    runs = [
-        at("good", 1, 100.0, 10.0, 10.0), at("good", 8, 400.0, 40.0, 20.0),
-        at("bad", 1, 90.0, 20.0, 12.5), at("bad", 8, 500.0, 90.0, 50.0),
-    ]  # fmt: skip
-    front = list(load_charts.plot_loads(runs))[2].curves[-1]
-    assert front.name == "best of all"
-    assert (front.x.tolist(), front.y.tolist()) == ([100.0, 400.0, 500.0], [100.0, 50.0, 20.0])
-
-
-def test_the_knee_is_a_band_with_its_figures_below() -> None:
+def test_the_knee_is_a_band_with_its_figures_below(monkeypatch: pytest.MonkeyPatch) -> None:
     loads = (1, 2, 4, 8, 16, 32, 64, 128)
     runs = [at("m", n, 90.0 * min(n, 12) * (1 + 0.01 * (-1) ** k), 6.0, 10.0) for k, n in enumerate(loads)]
     throughput = list(load_charts.plot_loads(runs))[-1]
     assert throughput.band is not None
     assert throughput.band[0] < 12 < throughput.band[1]
     assert throughput.x_log
-    assert "The curve bends at 12" in throughput.caption
     assert list(load_charts.plot_loads(runs[:4]))[-1].band is None
+    monkeypatch.setattr(load_charts, "find_knee", lambda *given, **named: Knee(5.5, None, None))
+    unbound = list(load_charts.plot_loads(runs))[-1]  # no end of it is known
+    assert (unbound.band, "bends" in unbound.caption) == (None, False)
+    assert "The curve bends at 12" in throughput.caption
+
+
+def test_the_front_goes_through_points_that_no_other_beats_in_both() -> None:
+    speeds = (
+        ("good", 1, 100.0, 10.0),
+        ("good", 8, 400.0, 20.0),
+        ("bad", 1, 90.0, 12.5),
+        ("bad", 8, 500.0, 50.0),
+    )
+    front = list(load_charts.plot_loads([at(*one[:3], 9.0, one[3]) for one in speeds]))[2].curves[-1]
+    assert (front.name, front.x.tolist()) == ("best of all", [100.0, 400.0, 500.0])
+    assert front.y.tolist() == [100.0, 50.0, 20.0]
 
 
 def several(*models: str) -> list[Reported]:
@@ -113,73 +105,18 @@ def several(*models: str) -> list[Reported]:
     ]
 
 
-def made(reported: list[Reported]) -> Document:
-    return compose_document(reported, compare_runs(reported, ComparisonOptions()))
-
-
-def test_a_row_a_load_and_a_picture_of_load() -> None:
-    found = made(several("m"))
-    loads = find_passage(found.sections, "loads")
-    assert loads.table is not None
-    assert found.sections == (loads,)
-    assert [row[:2] for row in loads.table.body] == [("m", "1"), ("m", "2"), ("m", "4")]
-    entry = loads.table.body[0][[column.title for column in loads.table.columns].index("TTFT ms")]
-    assert isinstance(entry, Number)
-    run = next(account.reported for account in found.accounts if account.reported.load.max_concurrency == 1)
-    assert entry.value == run.figure("mean_ttft_ms")
-    assert [panel.title for panel in loads.panels] == [
-        "TTFT against throughput", "TPOT against throughput", "Tokens/s per user against throughput",
-        "Throughput against concurrency",
-    ]  # fmt: skip
-    assert not find_passage(made(several("m")[:1]).sections, "loads")
-    page, text = render_page(found), render_markdown(found)
-    assert page.count('<section id="loads">') == page.count('<a href="#loads">') == 1
-    assert page.count("<h4>Throughput against concurrency</h4>") == 1
-    assert '<section id="sweeps">' not in page
-    assert "## made: 64 in / 16 out, 24 requests" in text
-    assert text.count("| m | 4 | ") == 1
-
-
-def test_several_models_are_a_curve_each_and_compared_a_load() -> None:
-    found = made(several("m", "n"))
-    loads = find_passage(found.sections, "loads")
-    assert loads.table is not None
-    assert [row[0] for row in loads.table.body] == ["m"] * 3 + ["n"] * 3
-    assert [curve.name for curve in loads.panels[3].curves] == ["m", "n"]
-    assert sum(each.style == COMPARISON for each in found.sections) == 3
-
-
-def test_the_pictures_of_load_are_one_picture_under_the_models_name() -> None:
-    section = find_passage(made(several("m")).sections, "loads")
-    heading = load_charts.title_loads(section)
-    assert heading == "m, made: 64 in / 16 out, 24 requests"
-    root = ElementTree.fromstring(pictures.render_picture(section.panels, "svg", heading))
-    texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert [text for text in (heading, *(panel.title for panel in section.panels)) if text not in texts] == []
-    assert root.get("width") == "1020pt"
-
-
 def test_the_terminal_draws_the_pictures_of_load_first() -> None:
-    found, reported = made(several("m", "n")), several("m", "n")
-    loads = find_passage(found.sections, "loads")
-    assert loads.table is not None
-    lines = pictures.render_plots(reported, 80, plain=True, loads=loads.panels).splitlines()
+    reported = several("m", "n")
+    loads = list(load_charts.plot_loads(reported))
+    lines = pictures.render_plots(reported, 80, plain=True, loads=loads).splitlines()
     titles = [line.strip() for line in lines if " against " in line]
-    assert titles == [
-        "TTFT against throughput: TTFT, ms over output tokens/s, all requests",
-        "TPOT against throughput: mean TPOT, ms over output tokens/s, all requests",
-        "Tokens/s per user against throughput",
-        "Throughput against concurrency: output tokens/s, all requests over concurrency",
-    ]
+    assert [title.partition(":")[0] for title in titles] == [panel.title for panel in loads]
     assert any("* m, P50" in line for line in lines)
     assert max(map(len, lines)) <= 80
     assert not [line for line in lines if re.search(r"\de\d", line)]  # round numbers
     assert lines.count("points, from the left: 1, 2, 4") == 4
-
-
-def test_marks_of_settings_are_not_joined_in_the_terminal() -> None:
     two = np.array([1.0, 9.0])
     apart = Panel("k", "t", "x", "y", (Curve("m", two, two, CurveStyle.MARKS, ("a", "b")),))
-    drawn = pictures.render_plots((), 80, plain=True, loads=[apart])
+    drawn = pictures.render_plots((), 80, plain=True, loads=[apart])  # marks are not joined
     assert drawn.count("*") == 2
     assert drawn.endswith("points, from the left: a, b\n")

@@ -15,10 +15,8 @@ from loadgen.figures.distribution import Distribution
 from loadgen.report import report
 from loadgen.report.run_directory import Result
 from loadgen.server.sample_file import KeptSamples, SampledSeries
-from loadgen.server.server_counters import ServerSample, ServerWindow
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.colours import DARK, LIGHT, SHADES
-from loadgen.study.pages.document import compose_document, render_page
 from loadgen.study.pages.run_charts import plot_waits
 
 MILLION = made_runs.run(requests=4000, tokens=250, concurrency=64)
@@ -26,17 +24,6 @@ MILLION = made_runs.run(requests=4000, tokens=250, concurrency=64)
 
 def panels(run: Result) -> dict[str, Panel]:
     return {panel.key: panel for panel in run_charts.plot_run(run)}
-
-
-LATENCY_KEYS = ("ttft", "tpot", "itl", "e2el")
-KEYS = [
-    *(f"{key}-distribution" for key in LATENCY_KEYS), "tokens-over-time", "concurrency-over-time",
-    "ttft-over-time", "timeline", "server-requests", "server-kv-cache",
-]  # fmt: skip
-
-
-def test_a_run_has_charts_of_distributions_time_and_gauges() -> None:
-    assert list(panels(made_runs.run())) == KEYS
 
 
 @loop_over("key", ["ttft", "itl", "e2el"])
@@ -48,6 +35,17 @@ def test_the_latencies_drawn_are_those_of_the_metrics(key: str, failed: int) -> 
     assert drawn.n == found.n
     assert drawn.median_ms == pytest.approx(found.median_ms)
     assert drawn.mean_ms == pytest.approx(found.mean_ms)
+
+
+@loop_over("run", [made_runs.run(requests=9, concurrency=3), made_runs.run(), MILLION])
+def test_tokens_and_concurrency_over_time_are_those_of_the_metrics(run: Result) -> None:
+    drawn = panels(run)
+    tokens, held = (drawn[f"{key}-over-time"].curves[0] for key in ("tokens", "concurrency"))
+    areas = [float((np.diff(curve.x) * curve.y[:-1]).sum()) for curve in (tokens, held)]
+    assert areas[0] == pytest.approx(run.records.tokens.sum())
+    assert areas[1] / run.metrics.duration_s == pytest.approx(run.metrics.mean_concurrency, rel=1e-6)
+    if run is not MILLION:
+        assert (held.y.max(), held.y[-1]) == (run.metrics.peak_concurrency, 0)
 
 
 def test_a_small_distribution_is_drawn_whole_and_ends_at_all_of_it() -> None:
@@ -73,31 +71,6 @@ def test_a_million_tokens_are_few_points() -> None:
     for panel in run_charts.plot_run(MILLION):
         assert all(len(curve.x) <= run_charts.MOST_POINTS for curve in panel.curves), panel.key
         assert sum(len(spans.at) for spans in panel.spans) <= 3 * run_charts.MOST_REQUESTS
-
-
-def test_no_token_is_lost_between_the_bins() -> None:
-    for run in (made_runs.run(), MILLION):
-        curve = panels(run)["tokens-over-time"].curves[0]
-        assert float((np.diff(curve.x) * curve.y[:-1]).sum()) == pytest.approx(run.records.tokens.sum())
-
-
-def test_binned_concurrency_has_the_mean_of_the_metrics() -> None:
-    curve = panels(MILLION)["concurrency-over-time"].curves[0]
-    lengths = np.diff(curve.x)
-    area = float((lengths * curve.y[:-1]).sum())
-    assert area / MILLION.metrics.duration_s == pytest.approx(MILLION.metrics.mean_concurrency, rel=1e-6)
-
-
-def test_concurrency_of_a_small_run_is_exact() -> None:
-    run = made_runs.run(requests=9, concurrency=3)
-    curve = panels(run)["concurrency-over-time"].curves[0]
-    assert curve.y.max() == run.metrics.peak_concurrency == 3
-    assert curve.y[-1] == 0
-
-
-def test_the_steady_part_stands_out() -> None:
-    run = made_runs.run()
-    assert panels(run)["tokens-over-time"].band == (run.steady.begin_s, run.steady.end_s)  # type: ignore[union-attr]
 
 
 @loop_over(
@@ -139,12 +112,6 @@ def test_below_30_samples_there_is_a_line_of_text(count: int) -> None:
     assert run_charts.list_rarely_sampled(run) == [expected]
 
 
-def test_seven_samples_in_a_minute_are_no_ramp() -> None:
-    samples = tuple(ServerSample(at_s=at / 4, running=4.0 * (at > 3)) for at in range(7))
-    run = made_runs.run(window=ServerWindow(samples=samples))
-    assert list(run_charts.plot_samples(run)) == []
-
-
 def test_a_line_is_lifted_where_samples_are_missing() -> None:
     whole = evenly("power_w", "", 300)
     held = np.flatnonzero((np.arange(300) < 100) | (np.arange(300) > 120))
@@ -153,14 +120,6 @@ def test_a_line_is_lifted_where_samples_are_missing() -> None:
     )
     x, y = panel.curves[0].x, panel.curves[0].y
     assert np.flatnonzero(np.isnan(x)).tolist() == np.flatnonzero(np.isnan(y)).tolist() == [100]
-
-
-def test_samples_from_before_and_after_the_run_are_left_out() -> None:
-    series = evenly("power_w", "", 300)
-    moved = SampledSeries("power_w", "", series.at_ns - int(WINDOW_S * 0.5e9), series.values)
-    (panel,) = run_charts.plot_samples(sampled(moved))
-    assert panel.curves[0].x.min() >= 0
-    assert panel.caption == "Sensors of this machine. 150 samples."
 
 
 def test_each_sensor_has_its_chart_unit_and_place() -> None:
@@ -181,16 +140,22 @@ def test_each_sensor_has_its_chart_unit_and_place() -> None:
     }
 
 
-def test_of_many_sensors_as_many_are_drawn_as_there_are_colours() -> None:
-    (panel,) = run_charts.plot_samples(sampled(*(evenly("power_w", f"GPU {at}", 40) for at in range(12))))
-    assert len(panel.curves) == 8
-    assert panel.caption.endswith(" 8 of 12 are drawn.")
-
-
-def test_a_day_of_samples_is_drawn_in_few_points() -> None:
-    (panel,) = run_charts.plot_samples(sampled(evenly("power_w", "", 2000)))
-    assert len(panel.curves[0].x) <= run_charts.MOST_SAMPLES
-    assert panel.curves[0].y.max() == 1999
+def test_samples_are_drawn_within_the_run_in_few_points_and_colours() -> None:
+    series = evenly("power_w", "", 300)
+    moved = SampledSeries("power_w", "", series.at_ns - int(WINDOW_S * 0.5e9), series.values)
+    (half,), (day,), (many,) = (
+        run_charts.plot_samples(sampled(*each))
+        for each in (
+            [moved],
+            [evenly("power_w", "", 2000)],
+            [evenly("power_w", f"{at}", 40) for at in range(12)],
+        )
+    )
+    assert half.curves[0].x.min() >= 0
+    assert half.caption == "Sensors of this machine. 150 samples."
+    assert len(day.curves[0].x) <= run_charts.MOST_SAMPLES
+    assert day.curves[0].y.max() == 1999
+    assert (len(many.curves), many.caption[-19:]) == (8, " 8 of 12 are drawn.")
 
 
 BUSY = made.run(made.BUSY)
@@ -229,11 +194,3 @@ def test_what_is_not_known_is_not_drawn() -> None:
     lines = report.make_page_passage("Where the time goes", made.run(made.NOTHING_KNOWN)).lines
     assert "`loadgen explain` names what would show more of what is unknown" in lines
     assert list(plot_waits(made.run(made.SMOOTH))) == []
-
-
-def test_the_page_has_the_section_its_pictures_and_their_words() -> None:
-    page = str(render_page(compose_document([made_runs.reported(BUSY)])))
-    assert page.count('id="run-1-attribution"') + page.count('-attribution">Where the time goes') >= 1
-    assert page.count('<div class="plot"') > 10
-    assert "Slowest first tokens: The 20 longest, a bar each" in page
-    assert all(f";{shade}&" in page for shade in ("part-queue", "part-prefill", "part-others_prefill"))
