@@ -39,6 +39,7 @@ from loadgen.study.quality.reference_file import (
 
 REFERENCE = make_chain()
 CANDIDATE = disturb(REFERENCE, 0.03)
+COMPLETIONS, FAILS = "/v1/completions", "500 Internal Server Error"
 FEW = ["--tokens", "160", "--answer-tokens", "16", "--quiet"]
 
 
@@ -178,54 +179,45 @@ def list_chat_tokens(columns: dict[str, Any], names: Sequence[str]) -> list[dict
     ]  # fmt: skip
 
 
-def hosted(chat: bool, names: Callable[[int], str] = chr) -> Callable[[Asked], Answer]:
-    """A candidate behind an API without token ids, which has texts or chats; tokens have names."""
-    server = MarkovServer(CANDIDATE, "hosted")
-
-    def name(token: str) -> str:
-        return names(int(token.removeprefix("token_id:")))
-
-    def respond(asked: Asked) -> Answer:
-        method, path = asked.head.split(" ")[:2]
-        if method == "GET":
-            return Answer([whole(b'{"data": [{"id": "hosted", "owned_by": "system"}]}')])
-        body = json.loads(asked.body)
-        if path != ("/v1/chat/completions" if chat else "/v1/completions"):
-            return Answer([whole(b"{}", "404 Not Found")])
-        if {"return_token_ids", "prompt_logprobs"} & body.keys() or body.get("logprobs", 0) > 5:
-            return Answer([whole(b'{"error": "unknown field"}', "400 Bad Request")])
-        prompt = body["messages"][0]["content"] if chat else body["prompt"]
-        body["logprobs"] = body["top_logprobs"] if chat else body["logprobs"]
-        found = server._choose(0, server.tokenize(prompt), body)["logprobs"]
-        found["tokens"] = list(map(name, found["tokens"]))
-        found["top_logprobs"] = [
-            {name(key): value for key, value in top.items()} for top in found["top_logprobs"]
-        ]
-        content = list_chat_tokens(found, found["tokens"])
-        choice = {"index": 0, "logprobs": {"content": content} if chat else found}
-        return Answer([whole(json.dumps({"choices": [choice]}).encode())])
-
-    return respond
-
-
-def plain(model: MarkovModel, name: str, chat: bool = False) -> Callable[[Asked], Answer]:
-    """A server of texts or chats that knows of no log-probabilities, ids and token counts."""
+def texting(
+    model: MarkovModel, name: str, chat: bool = False, names: Callable[[int], str] | None = None
+) -> Callable[[Asked], Answer]:
+    """A server of texts or chats without token ids; its tokens have names, or it has no log-probabilities."""
     server = MarkovServer(model, name)
+
+    def rename(token: str) -> str:
+        return require(names)(int(token.removeprefix("token_id:")))
 
     def respond(asked: Asked) -> Answer:
         method, path = asked.head.split(" ")[:2]
         if method == "GET":
             return Answer([whole(json.dumps({"data": [{"id": name, "owned_by": "system"}]}).encode())])
-        if path != ("/v1/chat/completions" if chat else "/v1/completions"):
-            return Answer([whole(b"{}", "404 Not Found")])
         body = json.loads(asked.body)
-        prompt = body["messages"][0]["content"] if chat else body["prompt"]
-        tokens = {"max_tokens": body.get("max_completion_tokens") or body["max_tokens"], "temperature": 0}
-        text = "".join(map(chr, server._sample(server.tokenize(prompt), tokens)[1:]))
-        choice = {"message": {"content": text}} if chat else {"text": text}
-        return Answer([whole(json.dumps({"choices": [{"finish_reason": "length", **choice}]}).encode())])
+        if path != ("/v1/chat/completions" if chat else COMPLETIONS):
+            return Answer([whole(b"{}", "404 Not Found")])
+        prompt = server.tokenize(body["messages"][0]["content"] if chat else body["prompt"])
+        if names is None:
+            tokens = {"max_tokens": body.get("max_completion_tokens") or body["max_tokens"], "temperature": 0}
+            text = "".join(map(chr, server._sample(prompt, tokens)[1:]))
+            choice: dict[str, Any] = {"message": {"content": text}} if chat else {"text": text}
+            choice["finish_reason"] = "length"
+        else:
+            if {"return_token_ids", "prompt_logprobs"} & body.keys() or body.get("logprobs", 0) > 5:
+                return Answer([whole(b'{"error": "unknown field"}', "400 Bad Request")])
+            body["logprobs"] = body["top_logprobs"] if chat else body["logprobs"]
+            found = server._choose(0, prompt, body)["logprobs"]
+            found["tokens"] = list(map(rename, found["tokens"]))
+            found["top_logprobs"] = [
+                {rename(key): value for key, value in top.items()} for top in found["top_logprobs"]
+            ]
+            content = list_chat_tokens(found, found["tokens"])
+            choice = {"index": 0, "logprobs": {"content": content} if chat else found}
+        return Answer([whole(json.dumps({"choices": [choice]}).encode())])
 
     return respond
+
+
+hosted = partial(texting, CANDIDATE, "hosted", names=chr)
 
 
 def count_same_answers(prompts: int) -> float:
@@ -245,7 +237,7 @@ def count_same_answers(prompts: int) -> float:
 def test_without_log_probabilities_greedy_answers_are_compared(
     chat: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one, two = plain(REFERENCE, "bf16", chat), plain(CANDIDATE, "fp8", chat)
+    one, two = texting(REFERENCE, "bf16", chat), texting(CANDIDATE, "fp8", chat)
     file = str(tmp_path / "ref.jsonl.gz")
     with ScriptedServer(one) as reference, ScriptedServer(two) as candidate:
         live = measure(capsys, *compared(candidate.base_url, reference.base_url))
@@ -258,23 +250,15 @@ def test_without_log_probabilities_greedy_answers_are_compared(
     assert live.why["kl"].endswith(" reports no log-probabilities")
 
 
-def tokenizing_chats(asked: Asked) -> Answer:
-    """The reference, whose chats are their messages."""
-    body = json.loads(asked.body) if asked.body else {}
-    if "messages" in body:
-        body["prompt"] = body["messages"][0]["content"]
-        asked = dataclasses.replace(asked, body=json.dumps(body).encode())
-    return MarkovServer(REFERENCE, "bf16")(asked)
-
-
 def chatting(model: MarkovModel, name: str) -> Callable[[Asked], Answer]:
     """A vLLM whose chats are their messages, with the ids of prompt and output."""
     server = MarkovServer(model, name)
 
     def respond(asked: Asked) -> Answer:
+        body = json.loads(asked.body) if asked.body else {}
         if asked.head.split(" ")[1] != "/v1/chat/completions":
-            return server(asked)
-        body = json.loads(asked.body)
+            told = {**body, "prompt": body["messages"][0]["content"]} if "messages" in body else body
+            return server(dataclasses.replace(asked, body=json.dumps(told).encode()))
         ids = server.tokenize(body["messages"][0]["content"])
         found = server._choose(0, ids, {**body, "logprobs": body["top_logprobs"]})
         content = list_chat_tokens(found["logprobs"], [""] * len(found["token_ids"]))
@@ -299,7 +283,10 @@ def test_chats_are_sampled_with_the_ids_of_their_prompts(
 
 @pytest.mark.parametrize("chat", [False, True])
 def test_a_server_that_reports_texts_samples(chat: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    with ScriptedServer(hosted(chat)) as server, ScriptedServer(tokenizing_chats) as reference:
+    with (
+        ScriptedServer(hosted(chat=chat)) as server,
+        ScriptedServer(chatting(REFERENCE, "bf16")) as reference,
+    ):
         words = compared(server.base_url, reference.base_url)
         quality = measure(capsys, *words)
         assert (require(quality.kl).direction, quality.doubts) == ("candidate‖reference", ())
@@ -333,16 +320,15 @@ def markov(model: MarkovModel, name: str, **keys: Any) -> Callable[[], MarkovSer
 NO_ID = "two letters {}".format
 BF16, FP8 = markov(REFERENCE, "bf16"), markov(CANDIDATE, "fp8")
 GGUF = markov(CANDIDATE, "gguf", prompt_logprobs=False)
-COMPLETIONS, FAILS = "/v1/completions", "500 Internal Server Error"
 REFUSED = [
     # A candidate, a reference if one is up, flags, the exit code, and words of the line.
     (GGUF, GGUF, "", 2, "neither vLLM nor vLLM scores"),
     (GGUF, BF16, "--save /tmp/none.jsonl.gz", 2, "leave out --save"),
     (FP8, BF16, "--reference-model none", 1,
      "loadgen: of --reference-url: vLLM does not serve 'none'; it serves bf16"),
-    (partial(hosted, False, NO_ID), BF16, "", 1, "most tokens that hosted samples are none of bf16"),
-    (partial(hosted, False), None, "", 1, "reports no token ids"),
-    (partial(plain, CANDIDATE, "fp8", True), partial(plain, REFERENCE, "bf16"), "", 1,
+    (partial(hosted, names=NO_ID), BF16, "", 1, "most tokens that hosted samples are none of bf16"),
+    (hosted, None, "", 1, "reports no token ids"),
+    (partial(texting, CANDIDATE, "fp8", True), partial(texting, REFERENCE, "bf16"), "", 1,
      "/v1/chat/completions: http-status: 404"),
     (partial(refusing, COMPLETIONS, "200 OK", {"choices": 5}), None, "", 1,
      "/v1/completions answers with what is no list of log-probabilities"),
@@ -406,31 +392,42 @@ def test_a_wrong_command_is_one_line(
     assert words in printed.err
 
 
-def ending(requests: int) -> Callable[[Asked], Answer]:
-    """A reference that runs out of memory after so many requests."""
-    server = MarkovServer(REFERENCE, "bf16")
+def ending(requests: int, signals: Sequence[signal.Signals] = ()) -> Callable[[Asked], Answer]:
+    """A reference that runs out of memory after so many requests, or raises signals then."""
+    server, left = MarkovServer(REFERENCE, "bf16"), list(signals)
 
     def respond(asked: Asked) -> Answer:
-        done = len(server.posted) > requests
+        if left and len(server.posted) >= requests:
+            signal.raise_signal(left.pop())
+        done = not signals and len(server.posted) > requests
         return Answer([whole(b'{"error":"out of memory"}', "500 Error")]) if done else server(asked)
 
     return respond
 
 
-@pytest.mark.parametrize(
-    ("requests", "words"),
-    [(12, "usual KL:"), (3, "fp8: no KL: a server failed before two responses were scored\n")],
+@loop_over(
+    ("requests", "signals", "code", "words", "ends"),
+    [
+        (12, [], 1, "usual KL:", "answers 500: out of memory\n"),
+        (3, [], 1, "fp8: no KL: a server failed before two responses were scored\n", "out of memory\n"),
+        (12, [signal.SIGINT], 130, "worst response", "loadgen: interrupted: the figures are of "),
+    ],
 )
-def test_the_end_of_a_server_prints_what_was_measured(
-    requests: int, words: str, candidate: str, capsys: pytest.CaptureFixture[str]
+def test_the_end_of_a_server_or_command_prints_what_was_measured(
+    requests: int,
+    signals: list[signal.Signals],
+    code: int,
+    words: str,
+    ends: str,
+    candidate: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with ScriptedServer(ending(requests)) as up:
+    with ScriptedServer(ending(requests, signals)) as up, SIGNALS.catch(stop):
         flags = [*compared(candidate, up.base_url), "--answer-tokens", "8"]
-        code = cli.main(["quality", *flags, "--quiet"])
+        assert cli.main(["quality", *flags, "--quiet"]) == code
     printed = capsys.readouterr()
-    assert code == 1
     assert words in printed.out
-    assert printed.err.endswith("answers 500: out of memory\n")
+    assert ends in printed.err
 
 
 def test_the_end_of_a_server_keeps_what_a_reference_has(
@@ -457,25 +454,6 @@ def test_the_call_measures_as_the_command_does(reference: str, candidate: str, t
         loadgen.quality(candidate)
     with pytest.raises(loadgen.LoadgenError, match="tokens: expected `int` >= 1"):
         loadgen.quality(candidate, reference, tokens=0)
-
-
-def test_an_interrupted_command_prints_what_was_measured(
-    candidate: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server, left = MarkovServer(REFERENCE, "bf16"), [signal.SIGINT]
-
-    def respond(asked: Asked) -> Answer:
-        if len(server.posted) >= 12 and left:
-            signal.raise_signal(left.pop())
-        return server(asked)
-
-    with ScriptedServer(respond) as up, SIGNALS.catch(stop):
-        words = [*compared(candidate, up.base_url), "--answer-tokens", "8"]
-        code = cli.main(["quality", *words, "--quiet"])
-    printed = capsys.readouterr()
-    assert code == 130
-    assert "worst response" in printed.out
-    assert "loadgen: interrupted: the figures are of " in printed.err
 
 
 def test_a_key_is_in_no_message(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
