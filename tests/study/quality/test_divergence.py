@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.loops import loop_over
+from builders.made_qualities import quality
 from builders.markov_chain import (
     Evidence,
     MarkovModel,
@@ -114,17 +115,12 @@ def test_figures_that_cannot_be_had_have_a_reason() -> None:
         assert Quality.model_validate_json(quality.model_dump_json()) == quality
 
 
-def test_impossible_tokens_are_a_doubt() -> None:
+def test_impossible_tokens_of_the_reference_are_a_doubt() -> None:
     evidence = gather(make_chain())
     broken = [replace(one, logprobs=(-9999.0, *one.logprobs[1:])) for one in evidence.answers]
-    for changed in (
-        replace(evidence, answers=broken),
-        replace(evidence, other=[TokenScores(one.logprobs) for one in broken]),
-    ):
-        quality = changed.judge()
-        assert quality.kl is None
-        assert "impossible" in quality.why["kl"]
-        assert quality.why["kl"] == quality.doubts[0]
+    quality = replace(evidence, answers=broken).judge()
+    assert "impossible" in quality.why["kl"]
+    assert (quality.kl, quality.why["kl"]) == (None, quality.doubts[0])
     own = [TokenScores(broken[0].logprobs), *evidence.own[1:]]
     assert replace(evidence, own=own).judge().noise_floor is None
     assert estimate_divergence(evidence.answers, own) is None
@@ -144,8 +140,9 @@ def _raise(by: float, every: int = 1) -> Callable[[int, float], float]:
         (lambda at, value: math.nan if at == 7 else value, "80 of 4,000 log-probabilities"),
         (lambda at, value: math.inf if at == 7 else value, "above 0, as inf"),
         (lambda at, value: 0.0 if at % 2 else value, "sum to more than 1"),
+        (lambda at, value: value if at % 50 else -9999.0, "impossible"),
     ],
-    ids=["sums above 1", "all 0", "positive", "huge", "no number", "infinite", "half 0"],
+    ids=["sums above 1", "all 0", "positive", "huge", "no number", "infinite", "half 0", "impossible"],
 )
 def test_what_is_no_log_probability_gives_no_divergence(
     change: Callable[[int, float], float], why: str
@@ -204,11 +201,8 @@ def test_the_share_of_prompts_that_could_be_unseen(seen: int, answers: int, shar
 
 
 def test_a_heavy_tail_contradicts_the_same() -> None:
-    quality = make_quality(0.002, 0.001, None)
-    tailed = quality.model_copy(
-        update={"kl": require(quality.kl).model_copy(update={"highest": (4.0, 0.004)})}
-    )
-    verdict = require(judge_quality(tailed))
+    found = require(quality(0.002, 0.001).kl).model_copy(update={"answers": 1200, "highest": (4.0, 0.004)})
+    verdict = require(judge_quality(quality(0.002, 0.001).model_copy(update={"kl": found})))
     assert verdict.text == (
         "undecided: 1 of 1,200 responses hold 100 % of KL, the worst 4 nats a token, and up to 0.39 % of "
         "prompts may: pass more --tokens"
@@ -232,16 +226,6 @@ def test_a_candidate_far_away_has_the_plain_mean_of_d() -> None:
     unknown = replace(evidence, answers=[replace(one, top=None) for one in evidence.answers]).judge()
     assert unknown.kl is None
     assert "not of the distribution that was sampled" in unknown.why["kl"]
-
-
-def make_quality(mean: float, half: float, floor: float | None = None) -> Quality:
-    one = MeanInterval(mean=1, low=1, high=1)
-    kl = KlDivergence(
-        mean=mean, low=mean - half, high=mean + half, tokens=4000, answers=1200,
-        direction="reference‖candidate", self_check=one,
-    )  # fmt: skip
-    noise = None if floor is None else MeanInterval(mean=floor, low=floor, high=floor)
-    return Quality(reference="a", candidate="b", kl=kl, noise_floor=noise)
 
 
 @loop_over(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import msgspec
 import pytest
 
 from builders import recorded
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.required import require
 from fakes.scripted_server import Answer, Asked, ScriptedServer, whole
 from loadgen.base.errors import MeasureError
@@ -30,6 +32,7 @@ from loadgen.study.quality.probability_server import (
     read_text_answer,
 )
 
+TABLES = read_tables("probabilities")
 PROMPTS = [(100, 200, 300), (400, 500, 600, 700)]
 SEQUENCES = [TokenSequence((100, 200, 300, 4, 5), 3), TokenSequence((400, 500, 600, 700), 2)]
 CHAT_PROMPT = (6000, 2988, 199, 40, 1513, 336, 1356, 6001, 199, 6000, 3390, 766, 774, 199)
@@ -94,39 +97,16 @@ def test_a_chat_has_the_ids_of_its_prompt_and_answer(name: str, ids: Any) -> Non
     assert {len(each) for each in require(read.top)} == {2}
 
 
-def completion(**choice: Any) -> bytes:
-    return msgspec.json.encode({"choices": [choice]})
-
-
-@loop_over(
-    ("body", "error", "words"),
-    [
-        (completion(text="a"), NoProbabilities, "no log-probabilities"),
-        (completion(logprobs={"token_logprobs": [-1.0]}), NoProbabilities, "no ids"),
-        (completion(token_ids=[1, 2], logprobs={"token_logprobs": [-1.0]}), msgspec.DecodeError,
-         "2 token ids"),
-        (b'{"choices": []}', msgspec.DecodeError, "0 responses to 1"),
-        (b'{"choices": [{"token_ids": [-1]}]}', msgspec.DecodeError, ">= 0"),
-        (b"<html>", msgspec.DecodeError, "malformed"),
-    ],
-)  # fmt: skip
-def test_what_is_no_sampled_answer_is_refused(body: bytes, error: Any, words: str) -> None:
-    with pytest.raises(error, match=words):
-        read_completions(body, PROMPTS[:1], 2)
-
-
-@loop_over(
-    ("positions", "error", "words"),
-    [
-        (None, NoProbabilities, "no log-probabilities"),
-        ([None, {"5": {"logprob": -1.0}}], msgspec.DecodeError, "2 scores of 3 tokens in one prompt"),
-        ([None, {"5": {"logprob": -1.0}}, {"7": {"logprob": -1.0}}], msgspec.DecodeError, "token 6"),
-        ([None, {"5": {"logprob": -1.0}}, None], msgspec.DecodeError, "token 6"),
-    ],
-)
-def test_what_does_not_score_the_tokens_is_refused(positions: Any, error: Any, words: str) -> None:
-    with pytest.raises(error, match=words):
-        read_prompt_scores(completion(prompt_logprobs=positions), [TokenSequence((4, 5, 6), 1)])
+@loop_over(("kind", "body", "error", "words"), TABLES["refused"])
+def test_what_is_no_answer_is_refused(kind: str, body: Any, error: str, words: str) -> None:
+    raw = msgspec.json.encode(body)
+    errors = {"NoProbabilities": NoProbabilities, "DecodeError": msgspec.DecodeError}
+    readers = {
+        "completions": partial(read_completions, raw, PROMPTS[:1], 2),
+        "scores": partial(read_prompt_scores, raw, [TokenSequence((4, 5, 6), 1)]),
+    }
+    with pytest.raises(errors[error], match=words):
+        readers[kind]()
 
 
 def test_scores_of_other_tokens_are_refused() -> None:
@@ -135,19 +115,10 @@ def test_scores_of_other_tokens_are_refused() -> None:
         read_generated_scores(answer("sglang-0.5.23/probabilities_scored"), sequences)
 
 
-@loop_over(
-    ("logprobs", "answer"),
-    [
-        ({"tokens": ["a", "bytes:\\xe4\\xb8", "é"], "token_logprobs": [-1.0, -2.0, None]},
-         (("a", None, "é"), (-1.0, -2.0, -9999.0), ((), (), ()))),
-        ({"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": [{"a": -1.0, "b": -0.5}]},
-         (("a",), (-1.0,), ((-1.0, -0.5),))),
-        ({"content": [{"token": "?", "bytes": [195], "logprob": -1.0}, {"token": "\ufffd", "logprob": -2.0}]},
-         ((None, None), (-1.0, -2.0), ((), ()))),
-    ],
-)  # fmt: skip
+@loop_over(("logprobs", "answer"), TABLES["texts"])
 def test_texts_of_tokens_are_read(logprobs: Any, answer: Any) -> None:
-    assert read_text_answer(completion(logprobs=logprobs)) == answer
+    found = read_text_answer(msgspec.json.encode({"choices": [{"logprobs": logprobs}]}))
+    assert json.loads(json.dumps(found)) == answer
 
 
 def ask(engine: str, name: str, *given: Any, **keys: Any) -> tuple[str, dict[str, Any]]:
@@ -169,39 +140,18 @@ def ask(engine: str, name: str, *given: Any, **keys: Any) -> tuple[str, dict[str
     return posted[0]
 
 
-def test_every_sampling_parameter_is_sent_as_off() -> None:
-    neutral = {
-        "temperature": 1.0, "top_p": 1.0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
-    }  # fmt: skip
-    more = {"top_k": -1, "repetition_penalty": 1.0}
-    prompts = [list(prompt) for prompt in PROMPTS]
-    path, body = ask("vLLM", "sample", PROMPTS, 64)
-    sent = {"prompt": prompts, "max_tokens": 64, "logprobs": 20}
-    assert (path, {**neutral, **more, **sent}.items() <= body.items()) == ("/v1/completions", True)
+GIVEN = {"PROMPTS": PROMPTS, "PROMPT": PROMPTS[:1], "SEQUENCES": SEQUENCES}
+
+
+@loop_over(("engine", "name", "given", "keys", "path", "fields"), TABLES["asked"])
+def test_what_is_asked_has_every_sampling_parameter_off(
+    engine: str, name: str, given: list[Any], keys: dict[str, Any], path: str, fields: dict[str, Any]
+) -> None:
+    asked = [GIVEN.get(each, each) if isinstance(each, str) else each for each in given]
+    found, body = ask(engine, name, *asked, **keys)
+    inner = {**body.get("sampling_params", {}), **fields.get("sampling_params", {})}
+    assert (found, {**body, **fields, **({"sampling_params": inner} if inner else {})}) == (path, body)
     assert "seed" not in body
-    path, body = ask("SGLang", "sample", PROMPTS, 64)
-    assert (path, body["input_ids"], body["top_logprobs_num"]) == ("/generate", prompts, 20)
-    assert {**neutral, **more, "max_new_tokens": 64}.items() <= body["sampling_params"].items()
-    path, body = ask("llama.cpp server", "sample", PROMPTS[:1], 64)
-    assert (path, body["prompt"], body["n_probs"]) == ("/completion", prompts[0], 20)
-    assert {**neutral, "top_k": 0, "repeat_penalty": 1.0, "samplers": ["temperature"]}.items() <= body.items()
-    path, body = ask("vLLM", "chat", "Hi", 8)
-    assert {**neutral, **more, "logprobs": True}.items() <= body.items()
-
-
-def test_given_tokens_are_sent_as_a_prompt() -> None:
-    ids = [list(one.token_ids) for one in SEQUENCES]
-    for alternatives in (1, 0):
-        _, body = ask("vLLM", "score", SEQUENCES, alternatives=alternatives)
-        assert (body["prompt"], body["prompt_logprobs"]) == (ids, alternatives)
-    _, body = ask("SGLang", "score", SEQUENCES)
-    assert (body["input_ids"], body["logprob_start_len"], body["top_logprobs_num"]) == (ids, [2, 1], 1)
-
-
-def test_a_text_is_sent_to_be_tokenized() -> None:
-    sent = {"model": "m", "prompt": "Hi", "add_special_tokens": True}
-    assert ask("vLLM", "tokenize", "Hi") == ("/tokenize", sent)
-    assert ask("llama.cpp server", "tokenize", "Hi")[1]["content"] == "Hi"
 
 
 def test_a_text_request_has_the_fields_of_openai_alone() -> None:
