@@ -138,21 +138,7 @@ def test_a_wrong_setting_is_refused(given: dict[str, Any], said: str) -> None:
 
 
 # As lm-evaluation-harness 0.4 writes it, most keys left out.
-RESULTS: dict[str, Any] = {
-    "results": {
-        "mmlu": {"acc,none": 0.5, "acc_stderr,none": 0.01, "alias": "mmlu"},
-        "mmlu_law": {"acc,none": 0.4, "acc_stderr,none": 0.02, "alias": " - law"},
-        "gsm8k": {
-            "alias": "gsm8k", "exact_match,strict-match": 0.75, "exact_match_stderr,strict-match": 0.02,
-            "exact_match,flexible-extract": 0.8, "exact_match_stderr,flexible-extract": 0.02,
-        },
-        "wikitext": {"alias": "wikitext", "word_perplexity,none": 9.5, "word_perplexity_stderr,none": "N/A"},
-        "group": {"alias": "group"},
-        "member": {"alias": " - member", "f1": 0.25, "f1_stderr": 0.0},
-    },
-    "group_subtasks": {"mmlu": ["mmlu_law"], "gsm8k": [], "group": ["member"]},
-    "lm_eval_version": "0.4.9",
-}  # fmt: skip
+RESULTS: dict[str, Any] = TABLES["lm_eval"]
 
 
 def test_the_first_metric_of_each_task_is_read(tmp_path: Path) -> None:
@@ -341,33 +327,28 @@ def answers(tokens: Sequence[int], failed: int = 0, **figures: float) -> list[Re
     ]
 
 
-ALIKE = answers([128, 128, 128])
-
-
-@loop_over(("key", "own", "why"), [
-    ("mean_e2el_ms", answers([128, 128, 128]), ""),
-    ("mean_e2el_ms", answers([122, 122, 122]), "122 tokens per response, baseline 128"),
-    ("p95_e2el_ms", answers([122, 122, 122]), "122 tokens per response"),
-    ("request_throughput", answers([122, 122, 122]), "is of whole outputs"),
-    ("mean_e2el_ms", answers([122]), "122 tokens per response"),
-    ("mean_e2el_ms", answers([110, 130, 136]), ""),  # they vary by as much from run to run
-    ("output_throughput", answers([122, 122, 122]), ""),
-    ("mean_tpot_ms", answers([122, 122, 122]), ""),
-    ("p95_e2el_ms", answers([128] * 3, failed=5), ""),
-    (
-        "p95_e2el_ms",
-        answers([128] * 3, failed=6),
-        "6 of 100 requests failed, more than p95_e2el_ms leaves out",
-    ),
-    ("p99_ttft_ms", answers([128] * 3, failed=2), "2 of 100 requests failed"),
-    ("median_e2el_ms", answers([128] * 3, failed=9), ""),
-    ("mean_ttft_ms", answers([128] * 3, failed=9), ""),
+@loop_over(("key", "tokens", "failed", "why"), [
+    ("mean_e2el_ms", [128] * 3, 0, ""),
+    ("mean_e2el_ms", [122] * 3, 0, "122 tokens per response, baseline 128"),
+    ("p95_e2el_ms", [122] * 3, 0, "122 tokens per response"),
+    ("request_throughput", [122] * 3, 0, "is of whole outputs"),
+    ("mean_e2el_ms", [122], 0, "122 tokens per response"),
+    ("mean_e2el_ms", [110, 130, 136], 0, ""),  # they vary by as much from run to run
+    ("output_throughput", [122] * 3, 0, ""),
+    ("mean_tpot_ms", [122] * 3, 0, ""),
+    ("p95_e2el_ms", [128] * 3, 5, ""),
+    ("p95_e2el_ms", [128] * 3, 6, "6 of 100 requests failed, more than p95_e2el_ms leaves out"),
+    ("p99_ttft_ms", [128] * 3, 2, "2 of 100 requests failed"),
+    ("median_e2el_ms", [128] * 3, 9, ""),
+    ("mean_ttft_ms", [128] * 3, 9, ""),
 ])  # fmt: skip
-def test_a_figure_that_is_another_quantity_has_no_verdict(key: str, own: list[Reported], why: str) -> None:
-    for sides in ((own, ALIKE), (ALIKE, own)):
-        found = explain_other_quantity(key, *sides)
-        assert bool(found) is bool(why)
-    assert why in explain_other_quantity(key, own, ALIKE)
+def test_a_figure_that_is_another_quantity_has_no_verdict(
+    key: str, tokens: list[int], failed: int, why: str
+) -> None:
+    own, alike = answers(tokens, failed), answers([128] * 3)
+    for sides in ((own, alike), (alike, own)):
+        assert bool(explain_other_quantity(key, *sides)) is bool(why)
+    assert why in explain_other_quantity(key, own, alike)
 
 
 def test_a_gate_names_failures_and_refuses_a_percentile_without_them() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from builders.growth import hold_linear
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.study.importers import json_fields, result_sources
@@ -20,6 +20,7 @@ HEADER = "============ Serving Benchmark Result ============\n"
 VLLM = json.loads((Path(__file__).parents[2] / "data/results/vllm_bench_serve.json").read_text("utf-8"))
 STDOUT = (Path(__file__).parents[2] / "data/results/vllm_bench_serve.stdout.txt").read_text("utf-8")
 BLOCK = STDOUT[STDOUT.index("====") :]
+TABLES = read_tables("hostile_files")  # pieces of files: each text and how often it stands there
 LONG = 150_000  # characters; of twice as many, quadratic readers took from ten seconds to minutes
 
 
@@ -30,27 +31,16 @@ def read(directory: Path, name: str, content: str | bytes) -> result_sources.Sou
     return result_sources.read_sources([str(directory)])
 
 
-SLOW = {
-    "objects that never end": "{\n", "lists that never end": "[\n", "objects in one another": '{"a":[\n',
-    "a command that goes on": "vllm bench serve --x \\\n", "empty lines": "\n", "blank lines": " \n",
-    "short lines": "a\n", "underlined lines": "a\n===\n", "carriage returns": "\r",
-    "namespaces": "Namespace(", "headings with blanks": "# a" + " " * 900 + "b\n",
-    "bold with blanks": "**a**" + " " * 900 + "b\n", "items with blanks": "- a" + " " * 900 + "b\n",
-    "tags with blanks": "<b>a</b>" + " " * 900 + "b\n", "links": "# " + "[](" * 300 + "\n",
-    "brackets": "# " + "[" * 900 + "\n", "angles": "# " + "<" * 900 + "\n", "fences": "```\n",
-    "names of models": "# " + "qwen3 llama 8b " * 13 + "\n", "lines alone": "qwen3 8b high\n\n",
-    "headings that never end": "<h2>", "headings in lines of their own": "<h2>\n", "elements": "<p><div><td>",
-    "headers": HEADER, "labels": "Mean TTFT (ms): ", "references": "&#9", "escapes": "\x1b]", "quotes": "'",
-    "reports in YAML": "request_performance:\n", "items in YAML": "request_performance:\n- - - - - a: b\n",
-    "lines of k6": "http_req_duration....: avg=1s {expected_response:true}",
-    "lines of oha": "Success rate: 1% [200] 5% in 5\n",
-}  # fmt: skip
+def repeat(parts: list[Any]) -> str:
+    return "".join(text * times for text, times in parts)
 
 
 @pytest.mark.long
 @loop_over("behind", [HEADER, ""])
-@loop_over("piece", SLOW.values())
-def test_no_file_takes_long(piece: str, behind: str, tmp_path: Path) -> None:
+@loop_over(("name", "parts"), TABLES["slow"])
+def test_no_file_takes_long(name: str, parts: list[Any], behind: str, tmp_path: Path) -> None:
+    piece = repeat(parts)
+
     def read_pieces(length: int) -> None:
         found = read(tmp_path, "x.md", piece * (length // len(piece)) + behind + "\n" + HEADER)
         assert "good" in {one.name for one in found.reported}
@@ -59,27 +49,15 @@ def test_no_file_takes_long(piece: str, behind: str, tmp_path: Path) -> None:
 
 
 _TABLE = "model,Mean TTFT (ms),P99 TTFT (ms),Output throughput (tok/s)\n"
-_NONE = "has no known results"
 _PARTS = "has more than 10000 results: give it in parts"
-_CELLS = "give it in parts"
-LARGE = {
-    "commas": (",", _NONE), "semicolons": (";", _NONE), "pipes": ("|", _NONE),
-    "titles": ("Mean TTFT (ms),", _NONE), "names of columns": ("c,d,", _NONE),
-    "rules in a line": ("+---", _NONE), "rules": ("+---+\n", _NONE), "rows of one cell": ("a\n", _NONE),
-    "rows of two cells": ("a,b\n", _NONE),
-    "cells of Markdown": ("| a | b |\n|-|-|\n", _CELLS),
-    "cells of HTML": ("<table><tr><td>a<td>b</table>", _CELLS), "blocks": (HEADER, _PARTS),
-    "rows of guidellm": ("Benchmarks Stats:\nMetadata | a\n Benchmark| b\n---|---\nx|1\n", _PARTS),
-    "objects": ('{"a": 1}\n', _NONE),
-    "results": (json.dumps({"backend": "vllm", "duration": 1.0, "completed": 1}) + "\n", _PARTS),
-    "lists in lists": ("[", "not valid JSON"),
-}  # fmt: skip
 
 
 @pytest.mark.long
-@loop_over(("piece", "why"), LARGE.values())
-def test_a_large_file_is_refused_in_bounded_time(piece: str, why: str, tmp_path: Path) -> None:
-    path = tmp_path / "large.txt"
+@loop_over(("name", "parts", "why"), TABLES["large"])
+def test_a_large_file_is_refused_in_bounded_time(
+    name: str, parts: list[Any], why: str, tmp_path: Path
+) -> None:
+    piece, path = repeat(parts), tmp_path / "large.txt"
 
     def read_pieces(length: int) -> None:
         path.write_text(piece * (length // len(piece)), "utf-8")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from builders.campaign_files import the_directory, written
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.made_bundles import forged, stored
 from fakes.virtual_serving import virtual_engines
 from loadgen import cli
@@ -27,35 +27,11 @@ from study.verify.test_verify import SMALL, changed, edited, is_fact, leaves
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 FAST, SLOW = "h20/qwen3-8b-fp8", "h20/qwen3-8b-bf16"
 ARMS = ({"name": "base", "preset": FAST}, {"name": "new", "preset": SLOW})
-_SERIES: dict[str, Path] = {}  # made once a process, copied for each attack
-DEPTH = ["ladder", "--quiet", "--preset", "bench/1024x50", "--depth", "0,256", "-p", "64", "-n", "4",
-    "--num-prompts", "2"]  # fmt: skip
-COMMANDS = {
-    "campaign": ["campaign", "c.toml", "--quiet"],
-    "gate": ["gate", "c.toml", "--max-pairs", "4", "--quiet"],
-    "sweep": ["sweep", "--preset", "instant", "--concurrency", "1,2", "--input-len", "8", "--output-len", "4",
-        "--num-prompts", "6", "--quiet"],
-    "ladder": ["ladder", "--quiet", "--preset", "bench/1024x50", "--profile", "./l.toml"],
-    "depth": DEPTH,
-    "batches": [*DEPTH, "--concurrency", "2"],
-    "limit": ["limit", "--input-len", "8", "--output-len", "4", "--quiet", "--slo", "ttft p50 < 5s",
-        "--preset", "bench/1024x50", "--max-runs", "2", "--min-duration", "2s"],
-}  # fmt: skip
+TABLES = read_tables("attacks")
+COMMANDS: dict[str, list[str]] = TABLES["commands"]
 # Of records, what their command or its author states, and no run has.
-STATED = {
-    "campaign.json": {
-        "format", "loadgen", "description", "cool_down", "hardware", "fingerprint", "file", "created",
-        "profiles", "quality", "limit", "flags", "name",
-    },
-    "gate.json": {"format", "name", "key", "higher_is_faster"},
-    "sweep.json": {"format", "loadgen", "name", "command", "fixed", "axis", "serve"},
-    "limit.json": {
-        "format", "loadgen", "name", "command", "axis", "within", "budget_s", "most_runs", "least_run_s",
-        "fixed", "start", "lowest", "highest", "alone_s", "attempts", "ended", "next_run_s", "cut", "took_s",
-    },
-    "ladder.json": {"formula"},
-    "depth.json": set(),
-}  # fmt: skip
+STATED = {name: {*keys} for name, keys in TABLES["stated"].items()}
+_SERIES: dict[str, Path] = {}  # made once a process, copied for each attack
 
 
 @pytest.fixture
@@ -147,6 +123,16 @@ def set_value(file: str, *at: str | int, to: Any) -> Callable[[Path], None]:
     return lambda place: edit(place / file, (at, to))
 
 
+def keep_rows(key: str, part: slice) -> Callable[[Path], None]:
+    """Keep a part of a list of a series' record."""
+
+    def attack(place: Path) -> None:
+        (record,) = (place / f"{kind}.json" for kind in COMMANDS if (place / f"{kind}.json").exists())
+        edit(record, ((key,), json.loads(record.read_bytes())[key][part]))
+
+    return attack
+
+
 def put(name: str, content: str) -> Callable[[Path], None]:
     """Add a file."""
 
@@ -157,13 +143,10 @@ def put(name: str, content: str) -> Callable[[Path], None]:
     return write
 
 
-TAKEN: dict[str, Any] = {"fits": None, "slo": None, "max_kl": 9.0, "price_per_hour": None, "lm_eval": {}}
 PRESETS = [(("arms", n, "flags", "preset"), to) for n, to in enumerate((SLOW, FAST))]
 FAILED = {"cell": {"campaign": "c", "checkpoint": "new", "server": "embedded", "profile": "tiny", "repeat": 2,
     "start": "r2"}, "reason": "it failed", "at": "2026-11-29T00:00:00"}  # fmt: skip
 # Each attack, on what, and the exit code: 11 contradicts itself, 12 cannot be checked.
-STATED_BASE = ["new on embedded", "base on embedded"]
-SECOND = "points/001-concurrency-2"
 ATTACKS: dict[str, tuple[str, Callable[[Path], object], int]] = {
     "names of checkpoints": ("campaign", exchange_names, 11),
     "folders of checkpoints": ("campaign", exchange_folders, 11),
@@ -173,46 +156,21 @@ ATTACKS: dict[str, tuple[str, Callable[[Path], object], int]] = {
     "a run taken away": ("campaign", remove("cells/r1-base-embedded-tiny"), 12),
     "a run that was not planned": ("campaign", lambda place: (place / "cells/r0-base-embedded-tiny").rename(
         place / "cells/r9-base-embedded-tiny"), 11),
-    "another base": ("campaign", set_value("campaign.json", "baseline", to="new"), 12),
-    "a margin": ("campaign", set_value("campaign.json", "margin", to=0.5), 12),
-    "what is taken": ("campaign", set_value("campaign.json", "answer", to=TAKEN), 12),
-    "fewer repeats": ("campaign", set_value("campaign.json", "repeats", to=2), 11),
-    "another seed": ("campaign", set_value("campaign.json", "seed", to=1), 11),
-    "flags of another arm": ("campaign", set_value("campaign.json", *PRESETS[0][0], to=SLOW), 12),
     "flags exchanged": ("campaign", lambda place: edit(place / "campaign.json", *PRESETS), 11),
     "arms alike": ("campaign", lambda place: edit(
         place / "campaign.json", *((("arms", n, "flags"), {}) for n in (0, 1))), 12),
-    "attempts": ("campaign", set_value("attempts.json", "r9-no-cell", to=1), 11),
     "without the record": ("campaign", lambda place: (place / "campaign.json").unlink(), 12),
     "a failure": ("campaign", put("failed/r2-new-embedded-tiny.json", json.dumps(FAILED)), 12),
-    "a margin of the gate": ("gate", set_value("gate.json", "metrics", 0, "margin", to=0.9), 12),
-    "alpha of the gate": ("gate", set_value("gate.json", "alpha", to=0.4), 12),
-    "the base of the gate": ("gate", set_value("gate.json", "arms", to=STATED_BASE), 12),
-    "the pairs of the gate": ("gate", set_value("gate.json", "max_pairs", to=9), 11),
-    "an arm of the gate": ("gate", set_value("gate.json", "arms", 1, to="else"), 11),
     "a run of a pair taken away": ("gate", remove("cells/r1-base-embedded-tiny"), 12),
-    "a point taken away": ("sweep", lambda place: edit(place / "sweep.json", (("points",), json.loads(
-        (place / "sweep.json").read_bytes())["points"][:1])), 11),
-    "a point of another load": (
-        "sweep", set_value("sweep.json", "points", 1, "settings", "max_concurrency", to=64), 11),
-    "points in another order": ("sweep", lambda place: edit(place / "sweep.json", (("points",), json.loads(
-        (place / "sweep.json").read_bytes())["points"][::-1])), 11),
-    "a point of another number": ("sweep", set_value("sweep.json", "points", 0, "number", to=7), 11),
-    "a point of another repeat": ("sweep", set_value("sweep.json", "points", 1, "repeat", to=3), 11),
-    **{f"a batch's {key}: {to}": ("batches", set_value("depth.json", "rows", 0, key, to=to), 11)
-       for key, to in (("runs", []), ("runs", ["../x"]), ("batches", []), ("depth", 9), ("note", "cached"))},
-    "a test at another depth": ("depth", set_value("depth.json", "rows", 0, "test", to="pp64 @ d512"), 11),
-    "rows in another order": ("ladder", lambda place: edit(place / "ladder.json", (("rows",), json.loads(
-        (place / "ladder.json").read_bytes())["rows"][::-1])), 11),
-    "a row taken away": ("ladder", lambda place: edit(place / "ladder.json", (("rows",), json.loads(
-        (place / "ladder.json").read_bytes())["rows"][:1])), 11),
-    "a figure of another client": ("ladder", set_value("ladder.json", "rows", 0, "speed_tok_s", to=1e6), 11),
+    "a point taken away": ("sweep", keep_rows("points", slice(1)), 11),
+    "points in another order": ("sweep", keep_rows("points", slice(None, None, -1)), 11),
+    "rows in another order": ("ladder", keep_rows("rows", slice(None, None, -1)), 11),
+    "a row taken away": ("ladder", keep_rows("rows", slice(1)), 11),
     "another client's result": ("ladder", put("sub/x.json", json.dumps({"request_throughput": 1.0,
         "output_throughput": 1e5, "mean_ttft_ms": 1.0, "completed": 9, "duration": 3.0})), 12),
     "a run that only has its journal": ("ladder", put("sub/journal.bin", "x"), 12),
-    "a looser objective": ("limit", set_value("limit.json", "objectives", 0, to="ttft p50 < 9000 ms"), 11),
-    "a search's run taken away": ("limit", lambda place: edit(place / "limit.json", (("runs",), json.loads(
-        (place / "limit.json").read_bytes())["runs"][:1])), 11),
+    "a search's run taken away": ("limit", keep_rows("runs", slice(1)), 11),
+    **{name: (kind, set_value(file, *at, to=to), code) for name, kind, code, file, at, to in TABLES["edits"]},
 }  # fmt: skip
 
 
@@ -239,53 +197,106 @@ def test_an_attack_is_never_proven(
         assert ("verify will say: " in capsys.readouterr().err, verify("x.bundle")) == (True, code)
 
 
-def test_the_verdict_cannot_be_lost_by_naming_another_version(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = stored(tmp_path / "run", **SMALL)
-    result, printed = run / "result.json", run / "report.txt"
-    document = json.loads(result.read_bytes())
-    document["loadgen"]["environment"]["loadgen"] = "0.1.0"
-    for key in ("verdict", "objectives", "reconciliation"):
-        del document["loadgen"][key]
-    del document["p99_ttft_ms"]
-    result.write_text(json.dumps(document))
-    lines = printed.read_text("utf-8").splitlines(keepends=True)
-    printed.write_text("".join(line for line in lines if not line.startswith(("P99 TTFT", "verdict"))))
-    assert verify(run) == 12
-    assert "loadgen.verdict is missing" in capsys.readouterr().out
+def change_result(change: Callable[[Any], object]) -> Callable[[Path], None]:
+    """Change the document of a run's result, written as the command writes it."""
+
+    def attack(run: Path) -> None:
+        document = json.loads((run / "result.json").read_bytes())
+        change(document)
+        (run / "result.json").write_text(json.dumps(document))
+
+    return attack
 
 
-@loop_over(
-    "rewrite",
-    [
+def rewrite(change: Callable[[str], str], file: str = "result.json") -> Callable[[Path], None]:
+    """Write a run's result, or another file, in other letters."""
+
+    def attack(run: Path) -> None:
+        raw = (run / file).read_text("utf-8")
+        assert change(raw) != raw
+        (run / file).write_text(change(raw))
+
+    return attack
+
+
+def lose_the_verdict(run: Path) -> None:
+    """Name another version, which may have had no verdict."""
+
+    def change(document: Any) -> None:
+        document["loadgen"]["environment"]["loadgen"] = "0.1.0"
+        for key in ("verdict", "objectives", "reconciliation"):
+            del document["loadgen"][key]
+        del document["p99_ttft_ms"]
+
+    change_result(change)(run)
+    lines = (run / "report.txt").read_text("utf-8").splitlines(keepends=True)
+    kept = "".join(line for line in lines if not line.startswith(("P99 TTFT", "verdict")))
+    (run / "report.txt").write_text(kept)
+
+
+def change_an_hour(run: Path) -> None:
+    """Change the hour of the first column in the zip's header."""
+    raw = (run / "arrivals.npz").read_bytes()
+    (run / "arrivals.npz").write_bytes(raw[:10] + b"\1" + raw[11:])
+
+
+def link_to_another(run: Path) -> None:
+    other = stored(run.parents[1] / "elsewhere", **SMALL)
+    edit(other / "result.json", (("output_throughput",), 99999.0))
+    (run.parent / "b").symlink_to(other)
+
+
+def add_a_run_of_another_figure(run: Path) -> None:
+    """In a folder of a name that a series leaves out."""
+    other = stored(run.parent / "interrupted" / "b", **SMALL)
+    edit(other / "result.json", (("output_throughput",), 99999.0))
+
+
+AGAIN = re.compile(r'("mean_ttft_ms": [\d.]+)\d')
+RUN_ATTACKS: dict[str, tuple[Callable[[Path], object], int, str]] = {
+    "a figure more": (change_result(lambda it: it.update(output_throughput_per_gpu=1e6)), 11,
+        "result.json: output_throughput_per_gpu"),
+    "a figure less": (change_result(lambda it: it.pop("failed")), 11, "result.json: failed"),
+    "a line more": (rewrite(lambda raw: raw + "10000 tok/s\n", "report.txt"), 11, "10000 tok/s"),
+    "other definitions": (change_result(lambda it: it["loadgen"].update(definitions_version=99)), 12,
+        "not checked"),
+    "a figure's tenth digit": (change_result(lambda it: it.update(
+        mean_ttft_ms=it["mean_ttft_ms"] * (1 + 1e-12))), 12, ""),
+    "a figure's ninth digit": (change_result(lambda it: it.update(
+        mean_ttft_ms=it["mean_ttft_ms"] * (1 + 1e-8))), 11, "mean_ttft_ms"),
+    "arrivals of another run": (lambda run: shutil.copy(
+        stored(run.parents[1] / "other", seed=2, **SMALL) / "arrivals.npz", run), 11, ""),
+    "an hour of the arrivals": (change_an_hour, 12, ""),
+    "no arrivals": (lambda run: (run / "arrivals.npz").unlink(), 12, "nothing proves its figures"),
+    "damaged samples": (lambda run: (run / "samples.npz").write_bytes(b"none"), 12, "samples.npz"),
+    "no report": (lambda run: (run / "report.txt").unlink(), 12, ""),
+    "no verdict": (lose_the_verdict, 12, "loadgen.verdict is missing"),
+    "a link": (link_to_another, 11, ""),
+    "a run in a folder": (add_a_run_of_another_figure, 11, ""),
+    **{f"bytes {number}": (rewrite(change), 11, "is in other bytes") for number, change in enumerate((
         lambda raw: raw.replace('"failed": 1', '"failed": 0, "failed": 1', 1),
         lambda raw: raw.replace('"loadgen": {', '"loadgen": {}, "loadgen": {', 1),
         lambda raw: raw.replace(", ", ",", 1),
         lambda raw: json.dumps(json.loads(raw), sort_keys=True),
         lambda raw: raw.replace('"date"', '"d\\u0061te"', 1),
         lambda raw: raw + "\n",
-        lambda raw: re.sub(r'("mean_ttft_ms": [\d.]+)\d', lambda m: m[1] + "1234567", raw, count=1),
-    ],
-)
-def test_bytes_that_are_not_written_so_are_no_proof(rewrite: Callable[[str], str], tmp_path: Path) -> None:
-    run = stored(tmp_path / "run", **SMALL)
-    raw = (run / "result.json").read_text("utf-8")
-    assert rewrite(raw) != raw
-    (run / "result.json").write_text(rewrite(raw))
-    assert verify(run) in (11, 12)
+        lambda raw: AGAIN.sub(r"\g<1>1234567", raw, count=1),
+    ))},
+}  # fmt: skip
 
 
-def test_a_run_without_its_report_or_with_more_arrivals_is_unproven(tmp_path: Path) -> None:
-    run = stored(tmp_path / "run", **SMALL)
-    report = (run / "report.txt").read_bytes()
-    (run / "report.txt").unlink()
-    assert verify(run) == 12
-    (run / "report.txt").write_bytes(report)
-    with (run / "arrivals.npz").open("r+b") as file:
-        file.seek(10)  # the hour of the first column in the zip's header
-        file.write(b"\1")
-    assert verify(run) == 12
+@loop_over(("attack", "code", "words"), RUN_ATTACKS.values())
+def test_an_attack_on_a_run_is_never_proven(
+    attack: Callable[[Path], object],
+    code: int,
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = stored(tmp_path / "it" / "a", **SMALL)
+    attack(run)
+    assert verify(tmp_path / "it") == code
+    assert words in capsys.readouterr().out
 
 
 def test_a_ladder_whose_first_rung_was_measured_last_is_proven(
@@ -320,27 +331,13 @@ def test_a_row_without_a_run_has_no_speed(name: str, tmp_path: Path) -> None:
 
 
 @loop_over("folder", ["interrupted", "Interrupted"])
-def test_a_bundle_has_no_folder_that_is_left_out(folder: str, tmp_path: Path) -> None:
-    run = stored(tmp_path / "run", **SMALL)
+def test_a_folder_that_a_series_leaves_out_is_in_no_bundle(folder: str, tmp_path: Path) -> None:
+    run = stored(tmp_path / "it" / "run", **SMALL)
     contents = {f"x/{folder}/b/{path.name}": path.read_bytes() for path in sorted(run.iterdir())}
+    stored(tmp_path / "it" / folder / "b", **SMALL)
+    assert verify(tmp_path / "it") == 0  # outside a series it is read
     (tmp_path / "x.bundle").write_bytes(forged(contents))
     assert verify(tmp_path / "x.bundle") == 11
-
-
-def test_a_folder_of_that_name_outside_a_series_is_read_and_verified(tmp_path: Path) -> None:
-    stored(tmp_path / "it" / "a", **SMALL)
-    other = stored(tmp_path / "it" / "interrupted" / "b", **SMALL)
-    assert verify(tmp_path / "it") == 0
-    edit(other / "result.json", (("output_throughput",), 99999.0))
-    assert verify(tmp_path / "it") == 11
-
-
-def test_a_link_to_runs_is_followed(tmp_path: Path) -> None:
-    stored(tmp_path / "it" / "a", **SMALL)
-    other = stored(tmp_path / "elsewhere" / "b", **SMALL)
-    edit(other / "result.json", (("output_throughput",), 99999.0))
-    (tmp_path / "it" / "b").symlink_to(other)
-    assert verify(tmp_path / "it") == 11
 
 
 Mutation = tuple[str, Callable[[], object]]
