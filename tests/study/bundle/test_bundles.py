@@ -43,6 +43,11 @@ def refusal(raw: bytes, directory: Path) -> UsageError:
     return refused.value
 
 
+def flip(raw: bytes, at: int, bit: int) -> bytes:
+    """The bytes with one bit changed."""
+    return raw[:at] + bytes([raw[at] ^ 1 << bit]) + raw[at + 1 :]
+
+
 def read(path: Path, directory: Path) -> dict[str, bytes]:
     """The parts of a bundle by their names."""
     room = directory / "room"
@@ -51,7 +56,9 @@ def read(path: Path, directory: Path) -> dict[str, bytes]:
     return {name: (room / name).read_bytes() for name in reading.unpack_bundle(path, room).names}
 
 
-def test_a_bundle_holds_the_runs_files_as_they_are(tmp_path: Path) -> None:
+def test_a_bundle_holds_the_runs_files_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = bundled(tmp_path, "a", "b")
     parts = read(path, tmp_path)
     assert parts == {
@@ -64,21 +71,18 @@ def test_a_bundle_holds_the_runs_files_as_they_are(tmp_path: Path) -> None:
         assert archive_of_others.namelist() == [SUMS, *parts]
         lines = archive_of_others.read(SUMS).decode().splitlines()
     assert lines == [f"{hashlib.sha256(raw).hexdigest()}  {name}" for name, raw in parts.items()]
-
-
-def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
-    first = bundled(tmp_path, "a", "b").read_bytes()
     for name in ("a", "b"):
         os.utime(tmp_path / name / "result.json", (1, 1))
-    runs = [str(tmp_path / name) for name in ("a", "b")]
-    assert cli.main(["bundle", *runs, "-o", str(tmp_path / "y.bundle")]) == 0
-    assert (tmp_path / "y.bundle").read_bytes() == first
-
-
-def test_two_runs_of_one_name_have_places_of_their_own(tmp_path: Path) -> None:
-    runs = [stored(tmp_path / folder / "run", seed=number) for number, folder in enumerate(("a", "b"))]
-    assert cli.main(["bundle", *map(str, runs), "-o", str(tmp_path / "x.bundle")]) == 0
-    assert {name.partition("/")[0] for name in read(tmp_path / "x.bundle", tmp_path)} == {"run", "run-2"}
+    for out, code in (("y.bundle", 0), ("none/y.bundle", 2)):  # the same runs give the same bytes
+        words = ["bundle", *(str(tmp_path / name) for name in ("a", "b")), "-o", str(tmp_path / out)]
+        assert cli.main(words) == code
+    assert (tmp_path / "y.bundle").read_bytes() == path.read_bytes()
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"loadgen: cannot write {tmp_path}/none/y.bundle: ")
+    (tmp_path / "a").rename(tmp_path / "b" / "b")  # two of one name have places of their own
+    runs = [str(tmp_path / "b" / "b"), str(tmp_path / "b")]
+    assert cli.main(["bundle", *runs, "-o", str(tmp_path / "z.bundle")]) == 0
+    assert {name.partition("/")[0] for name in read(tmp_path / "z.bundle", tmp_path)} == {"b", "b-2"}
 
 
 ANSWERED = Fingerprint(version=1, answers=(GreedyAnswer(prompt="first", text="the secret answer"),))
@@ -106,41 +110,35 @@ def test_texts_and_logs_stay_at_home(
     assert cli.main(["verify", str(tmp_path / "x.bundle")]) == 0
 
 
-def test_every_byte_of_the_sums_counts(tmp_path: Path) -> None:
-    raw = small_bundle()
-    size = ZipFile(BytesIO(raw)).getinfo(SUMS).file_size
-    for at in range(BEGIN, BEGIN + size):
-        refusal(raw[:at] + bytes([raw[at] ^ 1 << at % 8]) + raw[at + 1 :], tmp_path)
-
-
-def test_a_flipped_byte_is_refused_by_name_or_changes_no_part(tmp_path: Path) -> None:
+def test_every_byte_counts_and_the_part_that_was_changed_is_named(tmp_path: Path) -> None:
     raw, draw, path = small_bundle(), random.Random(7), tmp_path / "x.bundle"
     path.write_bytes(raw)
     parts, refused = read(path, tmp_path), list[str]()
+    size, entry = ZipFile(BytesIO(raw)).getinfo(SUMS).file_size, raw.index(b"PK\1\2")
+    for at in range(BEGIN, BEGIN + size):
+        refusal(flip(raw, at, at % 8), tmp_path)
     for _ in range(60):
-        at = draw.randrange(len(raw))
-        path.write_bytes(raw[:at] + bytes([raw[at] ^ 1 << draw.randrange(8)]) + raw[at + 1 :])
+        path.write_bytes(flip(raw, draw.randrange(len(raw)), draw.randrange(8)))
         try:
             assert read(path, tmp_path) == parts
         except UsageError as error:
             refused.append(str(error))
     assert len(refused) > 40
     assert all(any(word in why for word in ("changed", "no bundle", "cut off")) for why in refused)
-
-
-def test_the_part_that_was_changed_is_named(tmp_path: Path) -> None:
-    raw = small_bundle()
     for name in ("run/arrivals.npz", "run/report.txt", "run/result.json"):
-        at = raw.index(name.encode(), raw.index(b"PK\3\4", BEGIN)) + len(name) + 9
-        changed = raw[:at] + bytes([raw[at] ^ 4]) + raw[at + 1 :]
-        assert name in str(refusal(changed, tmp_path))
-        assert isinstance(refusal(changed, tmp_path), ChangedBundle)
-
-
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run, place = stored(tmp_path / "run"), tmp_path / "none/x.bundle"
-    assert cli.main(["bundle", str(run), "-o", str(place)]) == 2
-    assert capsys.readouterr().err.startswith(f"loadgen: cannot write {place}: ")
+        why = refusal(
+            flip(raw, raw.index(name.encode(), raw.index(b"PK\3\4", BEGIN)) + len(name) + 9, 2), tmp_path
+        )
+        assert name in str(why)
+        assert isinstance(why, ChangedBundle)
+    spaced = raw[:BEGIN] + b" " + raw[BEGIN:]  # a gap, bytes before or after, one bundle behind another
+    for other in (raw[:entry] + b"\0" + raw[entry:], spaced, raw + raw, raw + b"x"):
+        refusal(other, tmp_path)
+    whole = bundled(tmp_path, "a", "b")
+    (tmp_path / "y.bundle").write_bytes(flip(whole.read_bytes(), 100, 0))
+    found = result_sources.read_sources([str(whole), str(tmp_path / "y.bundle")])
+    assert (len(found.reported), len(found.errors)) == (2, 1)
+    assert "SHA256SUMS" in found.errors[0]
 
 
 def test_half_a_bundle_and_no_bundle_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,15 +196,6 @@ def test_a_strangers_bundle_is_refused_unread(make: Callable[[], bytes], tmp_pat
     left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert left <= {"x.bundle", "report.txt"}
     assert not (tmp_path.parent / "report.txt").exists()
-
-
-def test_other_zips_of_the_same_parts_are_refused(tmp_path: Path) -> None:
-    """A gap, bytes before or after, one bundle behind another."""
-    raw = small_bundle()
-    entry = raw.index(b"PK\1\2")
-    spaced = raw[:BEGIN] + b" " + raw[BEGIN:]
-    for other in (raw[:entry] + b"\0" + raw[entry:], spaced, raw + raw, raw + b"x"):
-        refusal(other, tmp_path)
 
 
 def test_a_bomb_takes_no_memory(tmp_path: Path) -> None:
@@ -277,13 +266,3 @@ def test_a_lie_in_a_bundle_is_not_repeated(tmp_path: Path) -> None:
     (read_again,) = result_sources.read_sources([str(tmp_path / "y.bundle")]).reported
     assert read_again.figures == honest.figures
     assert cli.main(["verify", str(tmp_path / "y.bundle")]) == 11
-
-
-def test_a_changed_bundle_next_to_a_whole_one_is_a_line(tmp_path: Path) -> None:
-    whole = bundled(tmp_path, "a")
-    changed = tmp_path / "y.bundle"
-    raw = whole.read_bytes()
-    changed.write_bytes(raw[:100] + bytes([raw[100] ^ 1]) + raw[101:])
-    found = result_sources.read_sources([str(whole), str(changed)])
-    assert (len(found.reported), len(found.errors)) == (1, 1)
-    assert "SHA256SUMS" in found.errors[0]

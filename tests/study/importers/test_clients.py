@@ -1,7 +1,4 @@
-"""Clients: what a file has stands under the key of the same meaning, and what it lacks ends no reader.
-
-The figures of each file are held by test_read_results.py.
-"""
+"""Clients: what a file has stands under the key of the same meaning, and what it lacks ends no reader."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over, loop_over_named
-from builders.read_results import read_cases
+from builders.read_results import list_files, read_cases, read_file, read_stored
 from loadgen.base.errors import UsageError
 from loadgen.report.result_block import LAYOUTS, render_block
 from loadgen.study.compare.comparison import compare_runs
@@ -245,3 +242,21 @@ def test_yaml_is_read_with_its_library_up_to_a_size(tmp_path: Path, monkeypatch:
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(UsageError, match="is YAML, which needs the compare extra"):
         read(RESULTS / "llm_d_0.2.1.yaml")
+
+
+def near(value: Any) -> Any:
+    """The value, in which numbers may differ as another processor computes them."""
+    if isinstance(value, dict):
+        return {key: near(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [near(inner) for inner in value]
+    return pytest.approx(value, rel=1e-9, nan_ok=True) if isinstance(value, float) else value
+
+
+def test_every_file_is_stored() -> None:
+    assert [*read_stored()] == list_files()
+
+
+@loop_over(("name", "stored"), read_stored().items())
+def test_a_file_is_read_as_it_is_stored(name: str, stored: list[Any]) -> None:
+    assert read_file(name) == near(stored)

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import math
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import loadgen.study.pages
 from builders import made_runs
 from builders.loops import loop_over
+from builders.made_limits import limit_record, limit_run
 from loadgen import cli
+from loadgen.base.clock import read_wall_clock
+from loadgen.base.errors import UsageError
+from loadgen.base.tables import format_number
 from loadgen.report import report
+from loadgen.study import compare_command
+from loadgen.study.compare.model import Decision
+from loadgen.study.limit_record import LIMIT
+from loadgen.study.pages import comparison_section, document, report_command
+from loadgen.study.pages.document import compose_document
+from loadgen.study.run_summary import FailedCell
+from loadgen.study.series.series_store import SeriesStore
+from loadgen.study.sweep_record import SWEEP, SweepPoint, SweepRecord
 
 PAGE = """============ Serving Benchmark Result ============
 Successful requests:                     10
@@ -176,3 +191,148 @@ def _without(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.delitem(sys.modules, "loadgen.study.pages.pictures", raising=False)
     monkeypatch.delattr(loadgen.study.pages, "pictures", raising=False)
+
+
+def searched(directory: Path, name: str = "m") -> Path:
+    """A search of two runs on the disk."""
+    runs = []
+    for number, (load, value_ms) in enumerate(((1, 120), (2, 600))):
+        kept = directory / "runs" / f"{number}"
+        kept.mkdir(parents=True)
+        made_runs.keep(made_runs.run(concurrency=load, seed=number, model=name), kept)
+        runs.append(limit_run(number, load, value_ms, value_ms + 10, directory=f"runs/{number}"))
+    (directory / LIMIT).write_text(limit_record(axis="concurrency", runs=tuple(runs)).model_dump_json())
+    return directory
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> Path:
+    return searched(tmp_path / "search")
+
+
+def test_two_searches_are_compared_in_every_text(
+    search: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = searched(tmp_path / "other", "n")
+    assert report_command.main([str(search), str(other)]) == 0
+    assert "n serves 1.00×" in capsys.readouterr().out
+    assert report_command.main([str(search), str(other), "--markdown", "-"]) == 0
+    assert "n serves 1.00×" in capsys.readouterr().out
+    assert report_command.main([str(search), str(other), "--html", str(tmp_path / "both.html")]) == 0
+    page = (tmp_path / "both.html").read_text("utf-8")
+    compared = page[page.index('<section id="limits-1">') :].partition("</section>")[0]
+    assert "<h2>Highest concurrency at ttft p99" in compared
+    assert "n serves 1.00×" in compared
+    assert "by tok/s" not in page  # runs of searches are no comparison
+    assert 'id="load-1"' not in page
+
+
+def test_pictures_and_plots_have_the_search(
+    search: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report_command.main([str(search), "--svg", str(tmp_path / "svg")]) == 0
+    assert {"limit-1-objective-1.svg", "limit-1-goodput.svg", "loads.svg"} <= {
+        path.name for path in (tmp_path / "svg").iterdir()
+    }
+    assert report_command.main([str(search), "--plot"]) == 0
+    assert "ttft p99 over load: ms over concurrency" in capsys.readouterr().out
+
+
+def test_a_sweeps_failed_points_are_listed_with_reasons(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    points = [
+        SweepPoint(number=number, settings={"max_concurrency": load})
+        for number, load in enumerate((1, 2, 64))
+    ]
+    store = SeriesStore(tmp_path, "sweep", "points")
+    for point in points[:2]:
+        (kept := store.begin(point.id) / "run").mkdir()
+        load = point.settings["max_concurrency"]
+        made_runs.keep(made_runs.run(concurrency=load, seed=point.number), kept)
+        store.finish(point.id, kept)
+    store.fail(points[2].id, "out of memory", read_wall_clock())
+    record = SweepRecord(name="s", command=(), fixed="", seed=0, axis="concurrency", points=tuple(points))
+    (tmp_path / SWEEP).write_text(record.model_dump_json())
+    line = "concurrency=64: failed: out of memory"
+    for form in ([], ["--markdown", "-"]):
+        assert report_command.main([str(tmp_path), *form]) == 0
+        assert line in capsys.readouterr().out.replace("\\_", "_")
+        assert compare_command.main([str(tmp_path), *form[:1]]) == 0
+        assert line in capsys.readouterr().out.replace("\\_", "_")
+    assert compare_command.main([str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["points"] == [line]
+    assert report_command.main([str(tmp_path), "--html", str(tmp_path / "page.html")]) == 0
+    assert line in (tmp_path / "page.html").read_text("utf-8")
+
+
+def test_a_record_alone_is_reported_and_has_nothing_to_draw(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / LIMIT).write_text(limit_record(runs=(), limit=None).model_dump_json())
+    assert report_command.main([str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("bf16, limit: at least 9.51 requests/s")
+    with pytest.raises(UsageError, match="nothing to plot"):
+        report_command.main([str(tmp_path), "--png", str(tmp_path / "png")])
+
+
+EVIL = "<script>alert(1)</script> | **b** `c` [x](http://y) \n # d"
+
+
+def campaign() -> str:
+    base, other = (made_runs.reported(made_runs.run(speed=1.0 + at, seed=at)) for at in (0, 1))
+    remarks = {"marks": ("shorter answers",), "failures": ("2 cells: died",)}
+    row = made_runs.line("other", (other,), Decision.UNDECIDED, **remarks)
+    found = made_runs.comparison(made_runs.line("base", (base,)), row)
+    failed = FailedCell(cell=made_runs.cell("other", 1), reason="out of memory\n  | CUDA:\n  |   no memory")
+    return document.render_markdown(compose_document([base, other], [found], [failed], ["x.json: cut"]))
+
+
+def test_every_row_of_a_markdown_table_has_as_many_cells_as_its_head() -> None:
+    for table in re.findall(r"(?:^\|.*\|\n)+", campaign(), re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
+
+
+def test_a_name_is_no_markup_in_markdown() -> None:
+    run = made_runs.reported(made_runs.run(model=EVIL), EVIL)
+    found = made_runs.comparison(made_runs.line(EVIL, (run,)), made_runs.line("b", (run,), Decision.FASTER))
+    page = document.render_markdown(compose_document([run, run], [found]))
+    outside = re.sub(r"^```text\n.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
+    assert "<script" not in outside
+    assert "[x](" not in re.sub(r"^<summary>.*$", "", outside, flags=re.MULTILINE)  # nothing is markup there
+    assert "\n # d" not in outside
+
+
+def test_a_fence_in_a_text_does_not_end_its_fence() -> None:
+    run = made_runs.reported(made_runs.run(notes=("````",)))
+    page = document.render_markdown(compose_document([run]))
+    assert "`````text\n" in page
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1.4421, "1.442×"), (0.5, "0.500×"), (12.345, "12.3×"), (0.01234, "0.0123×")]
+)
+def test_a_ratio_is_written_with_three_digits_or_more(value: float, text: str) -> None:
+    assert comparison_section.format_row_ratio(value) == text
+
+
+@loop_over(
+    ("value", "text"),
+    [(None, "–"), (math.nan, "–"), ("inf", "inf"), (True, "True"), (1234567, "1,234,567"), (2.005, "2.00")],
+)
+def test_what_is_no_number_is_written_as_what_it_is(value: object, text: str) -> None:
+    assert format_number("k", value) == text
+
+
+@pytest.fixture
+def terminal() -> Any:
+    name = "loadgen.study.pages.pictures"
+    return pytest.importorskip(name, reason="needs plotext", exc_type=ImportError)
+
+
+def test_a_name_cannot_command_a_terminal(terminal: Any) -> None:
+    runs = [made_runs.reported(made_runs.run(seed=seed), f"m{seed}\x1b[2J\x07é") for seed in (0, 1)]
+    drawn = terminal.render_plots(runs, 80, plain=True)
+    assert "\x1b" not in drawn
+    assert "\x07" not in drawn
+    assert drawn.isascii()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,7 @@ def test_a_chat_has_the_ids_of_its_prompt_and_answer(name: str, ids: Any) -> Non
 def test_what_is_no_answer_is_refused(kind: str, body: Any, error: str, words: str) -> None:
     raw = msgspec.json.encode(body)
     errors = {"NoProbabilities": NoProbabilities, "DecodeError": msgspec.DecodeError}
-    readers = {
+    readers: dict[str, Callable[[], object]] = {
         "completions": partial(read_completions, raw, PROMPTS[:1], 2),
         "scores": partial(read_prompt_scores, raw, [TokenSequence((4, 5, 6), 1)]),
     }

@@ -143,33 +143,6 @@ def test_a_kept_reference_gives_the_figures_of_one_that_is_up(
     assert measure(capsys, *both, "--save", file) == kept
 
 
-def test_a_file_goes_on_where_it_was_cut_off(
-    reference: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "ref.jsonl.gz"
-    run(capsys, "--base-url", reference, "--save", str(file))
-    whole_file = read_reference(file)
-    with gzip.open(file) as lines:
-        assert len(lines.readlines()) == 1 + len(whole_file.segments) + 10
-    file.write_bytes(file.read_bytes()[:-30])  # killed while it wrote
-    assert len(read_reference(file).answers) < 10
-    code, _, err = run(capsys, "--base-url", reference, "--reference", str(file))
-    assert (code, err) == (
-        0,
-        f"loadgen: {file}: what follows its whole lines is left out: its last line is cut off\n",
-    )
-    assert run(capsys, "--base-url", reference, "--save", str(file))[0] == 0
-    again = read_reference(file)
-    assert (len(again.answers), len(again.segments), again.damage) == (10, len(whole_file.segments), "")
-
-
-def test_a_candidate_that_cannot_score_samples(reference: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with ScriptedServer(MarkovServer(CANDIDATE, "gguf", prompt_logprobs=False)) as server:
-        quality = measure(capsys, *compared(server.base_url, reference))
-    assert require(quality.kl).direction == "candidate‖reference"
-    assert quality.why["agreement"] == "vLLM (gguf) scores no text"
-
-
 def list_chat_tokens(columns: dict[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
     """The tokens of a chat's answer, from the columns of a completion."""
     return [
@@ -268,39 +241,6 @@ def chatting(model: MarkovModel, name: str) -> Callable[[Asked], Answer]:
     return respond
 
 
-def test_chats_are_sampled_with_the_ids_of_their_prompts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = str(tmp_path / "ref.jsonl.gz")
-    with (
-        ScriptedServer(chatting(REFERENCE, "bf16")) as one,
-        ScriptedServer(chatting(CANDIDATE, "fp8")) as two,
-    ):
-        assert run(capsys, "--base-url", one.base_url, "--save", file, "--chat")[0] == 0
-        quality = measure(capsys, "--base-url", two.base_url, "--reference", file)
-    assert (require(quality.kl).tokens, quality.settings["chat"], quality.doubts) == (160, True, ())
-
-
-@pytest.mark.parametrize("chat", [False, True])
-def test_a_server_that_reports_texts_samples(chat: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    with (
-        ScriptedServer(hosted(chat=chat)) as server,
-        ScriptedServer(chatting(REFERENCE, "bf16")) as reference,
-    ):
-        words = compared(server.base_url, reference.base_url)
-        quality = measure(capsys, *words)
-        assert (require(quality.kl).direction, quality.doubts) == ("candidate‖reference", ())
-        assert 0 < require(quality.kl).low < 0.1
-
-
-def test_another_vocabulary_leaves_bits_per_byte(reference: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with ScriptedServer(MarkovServer(MarkovModel(normalize(np.eye(40)), "truthful"), "other")) as server:
-        quality = measure(capsys, *compared(server.base_url, reference))
-    assert (quality.kl, quality.agreement) == (None, None)
-    assert quality.why["kl"].startswith("the vocabularies differ")
-    assert quality.bits_per_byte is not None
-
-
 def refusing(path: str, status: str, body: dict[str, Any]) -> Any:
     """A Markov server that answers one path so."""
     server = MarkovServer(REFERENCE, "bf16")
@@ -320,6 +260,38 @@ def markov(model: MarkovModel, name: str, **keys: Any) -> Callable[[], MarkovSer
 NO_ID = "two letters {}".format
 BF16, FP8 = markov(REFERENCE, "bf16"), markov(CANDIDATE, "fp8")
 GGUF = markov(CANDIDATE, "gguf", prompt_logprobs=False)
+CHATS = partial(chatting, REFERENCE, "bf16")
+OTHER = markov(MarkovModel(normalize(np.eye(40)), "truthful"), "other")
+BACK = "candidate‖reference"
+MEASURED = [
+    # A candidate, a reference, flags, the direction of the KL, and what begins a reason.
+    (GGUF, BF16, "", BACK, {"agreement": "vLLM (gguf) scores no text"}),
+    (OTHER, BF16, "", None, {"kl": "the vocabularies differ", "agreement": "the vocabularies differ"}),
+    (partial(chatting, CANDIDATE, "fp8"), CHATS, "--chat", "reference‖candidate", {}),
+    (hosted, CHATS, "", BACK, {}),
+    (partial(hosted, True), CHATS, "", BACK, {}),
+]  # fmt: skip
+
+
+@loop_over(("one", "two", "flags", "direction", "why"), MEASURED)
+def test_a_server_is_measured_by_what_it_reports(
+    one: Any,
+    two: Any,
+    flags: str,
+    direction: str | None,
+    why: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with ScriptedServer(one()) as candidate, ScriptedServer(two()) as reference:
+        quality = measure(capsys, *compared(candidate.base_url, reference.base_url), *flags.split())
+    assert {key: quality.why[key][: len(words)] for key, words in why.items()} == why
+    assert (quality.kl and quality.kl.direction, quality.doubts) == (direction, ())
+    assert quality.kl is None or (quality.kl.tokens == 160 and 0 < quality.kl.low < 0.1)
+    assert (quality.agreement is None) is ("agreement" in quality.why)
+    assert quality.bits_per_byte is not None or one is not OTHER
+    assert quality.settings["chat"] is ("chat" in flags)
+
+
 REFUSED = [
     # A candidate, a reference if one is up, flags, the exit code, and words of the line.
     (GGUF, GGUF, "", 2, "neither vLLM nor vLLM scores"),
@@ -430,17 +402,23 @@ def test_the_end_of_a_server_or_command_prints_what_was_measured(
     assert ends in printed.err
 
 
-def test_the_end_of_a_server_keeps_what_a_reference_has(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_reference_goes_on_where_it_was_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "ref.jsonl.gz"
     with ScriptedServer(ending(3)) as up:
         code, out, said = run(capsys, "--base-url", up.base_url, "--save", str(file))
     assert (code, out) == (1, "")
     assert said.endswith("out of memory; what was measured is kept: the same command goes on with it\n")
     assert read_reference(file).segments
-    with ScriptedServer(MarkovServer(REFERENCE, "bf16")) as up:
+    with ScriptedServer(BF16()) as up:
         assert run(capsys, "--base-url", up.base_url, "--save", str(file))[0] == 0
+        file.write_bytes(file.read_bytes()[:-30])  # killed while it wrote
+        assert len(read_reference(file).answers) < 10
+        code, _, said = run(capsys, "--base-url", up.base_url, "--reference", str(file))
+        told = f"loadgen: {file}: what follows its whole lines is left out: its last line is cut off\n"
+        assert (code, said) == (0, told)
+        assert run(capsys, "--base-url", up.base_url, "--save", str(file))[0] == 0
+    again = read_reference(file)
+    assert (len(again.answers), bool(again.segments), again.damage) == (10, True, "")
 
 
 def test_the_call_measures_as_the_command_does(reference: str, candidate: str, tmp_path: Path) -> None:
