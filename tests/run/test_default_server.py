@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import loadgen
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from fakes.scripted_server import api, closed_port, stream
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
@@ -18,6 +18,8 @@ from loadgen.plan.profile import Profile
 from loadgen.run import attach
 from loadgen.run.command import options
 from loadgen.run.command.options import parse
+
+TABLES = read_tables("default_server")
 
 COPIED = (
     "--model X --dataset-name random --random-input-len 2048 --random-output-len 128 --num-prompts 100 "
@@ -75,16 +77,7 @@ def test_the_copied_command_measures_the_server_there(
 
 @loop_over(
     ("backend", "line", "port"),
-    [
-        ("sglang", "--model m", 30000),
-        ("sglang", "--model m --host 127.0.0.2", 30000),
-        ("sglang", "--model m --endpoint /v1/completions", 8000),
-        ("sglang", "--model m --backend openai", 8000),
-        ("sglang", "--model m --port 8123", 8123),
-        ("sglang", "--model m --base-url http://127.0.0.1:8123", 8123),
-        ("openai-chat", "--model m", 8000),
-        ("openai-chat", "--model m --backend lmdeploy-chat", 23333),
-    ],
+    TABLES["ports"],
 )
 def test_a_profile_names_the_client_whose_port_is_meant(backend: Any, line: str, port: int) -> None:
     options = attach._set_default_port(parse(shlex.split(line)), Profile(backend=backend))

@@ -6,11 +6,12 @@ import json
 import os
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen import cli
 from loadgen.engines import engines
 from loadgen.facts.calibration import Calibration, Error
@@ -74,55 +75,20 @@ def warmed(messages: int = 5, gap_ms: int = 10, tokens: int = 1) -> Records:
     return Records.from_records(rows)
 
 
+TABLES = read_tables("worker_count")
+
+
 # A profile's keys, its warm-up, of how many parts; messages per second, and from what they are known.
-EXPECTED = [
-    ({"max_concurrency": 50}, warmed(), 1, 5000.0, "50 streams, a chunk each 10 ms"),
-    ({"max_concurrency": 50}, warmed(), 4, 1250.0, "50 streams, a chunk each 10 ms"),
-    ({"max_concurrency": 500}, warmed(), 1, 10_000.0, "100 streams, a chunk each 10 ms"),
-    ({}, warmed(), 1, 10_000.0, "100 streams, a chunk each 10 ms"),  # all at once
-    ({"request_rate": 30.0}, warmed(), 1, 150.0, "30 requests/s of 5 chunks"),
-    ({"request_rate": 30.0}, warmed(tokens=4), 1, 150.0, "30 requests/s of 5 chunks"),
-    ({"request_rate": 30.0, "max_concurrency": 1}, warmed(), 1, 100.0, "1 stream, a chunk each 10 ms"),
-    ({"max_concurrency": 50, "stream": False}, warmed(), 1, 1000.0, "50 streams, a chunk each 50 ms"),
-    (
-        {"max_concurrency": 50},
-        NOTHING_WARMED,
-        1,
-        2500.0,
-        "50 streams, a chunk each 20 ms (a guess: there was no warm-up)",
-    ),
-    (
-        {"request_rate": 30.0},
-        NOTHING_WARMED,
-        1,
-        1200.0,
-        "30 requests/s of 40 chunks (a guess: there was no warm-up)",
-    ),
-]
-
-
-@loop_over(("keys", "before", "part_of", "per_s", "source"), EXPECTED)
+@loop_over(("keys", "before", "part_of", "per_s", "source"), TABLES["expected"])
 def test_a_load_is_expected_from_its_rate_or_its_streams_and_the_warm_up(
-    keys: dict[str, object], before: Records, part_of: int, per_s: float, source: str
+    keys: dict[str, Any], before: dict[str, int] | None, part_of: int, per_s: float, source: str
 ) -> None:
-    assert expect_load(planned(**keys), before, part_of) == (per_s, source)
+    records = NOTHING_WARMED if before is None else warmed(**before)
+    assert expect_load(planned(**keys), records, part_of) == (per_s, source)
 
 
-NONE = "no load of the self-test was held by one worker"
 # Messages per second, what one worker holds, most, targets; workers, and the end of the reason.
-CHOICES = [
-    (10_000.0, 20_000.0, 8, 1, 1, "one worker holds 20,000"),  # half of what it holds
-    (10_001.0, 20_000.0, 8, 1, 2, "one worker holds 20,000"),
-    (35_000.0, 20_000.0, 8, 1, 4, "one worker holds 20,000"),
-    (90_000.0, 20_000.0, 8, 1, 8, "one worker holds 20,000; more than 8 would need more CPUs"),
-    (10_000.0, 0.0, 8, 1, 8, f"{NONE}; more than 8 would need more CPUs"),
-    (25_000.0, 20_000.0, 3, 2, 2, "one worker holds 20,000"),  # four would be more than there are CPUs for
-    (10_000.0, 20_000.0, 8, 2, 2, "one worker holds 20,000"),  # one for each target
-    (25_000.0, 20_000.0, 8, 2, 4, "one worker holds 20,000"),
-]  # fmt: skip
-
-
-@loop_over(("per_s", "held", "most", "targets", "workers", "reason"), CHOICES)
+@loop_over(("per_s", "held", "most", "targets", "workers", "reason"), TABLES["chosen"])
 def test_workers_are_as_many_as_hold_twice_the_load(
     per_s: float, held: float, most: int, targets: int, workers: int, reason: str
 ) -> None:

@@ -72,13 +72,7 @@ def test_the_quantization_has_the_fields_word(
 
 @loop_over(
     ("stored", "word"),
-    [
-        ({"torch_dtype": "float16"}, "FP16"),
-        ({"dtype": "torch.bfloat16"}, "BF16"),
-        ({"dtype": "float32"}, "FP32"),
-        ({"dtype": None}, ""),
-        ({}, ""),
-    ],
+    TABLES["types"],
 )
 def test_what_is_not_quantized_has_its_types_word(stored: dict[str, Any], word: str, tmp_path: Path) -> None:
     assert read(model(tmp_path, stored)).quantization == word
@@ -92,13 +86,7 @@ def test_modelopts_own_file_counts_where_the_config_is_silent(tmp_path: Path) ->
 
 @loop_over(
     ("keys", "experts"),
-    [
-        ({}, None),
-        ({"num_experts": 128}, 128),
-        ({"n_routed_experts": 256}, 256),
-        ({"num_local_experts": 8}, 8),
-        ({"num_experts": "many"}, None),
-    ],
+    TABLES["experts"],
 )
 def test_experts_are_those_that_a_config_declares(
     keys: dict[str, Any], experts: int | None, tmp_path: Path
@@ -108,11 +96,7 @@ def test_experts_are_those_that_a_config_declares(
 
 @pytest.mark.parametrize(
     "config",
-    [
-        {"text_config": DENSE},
-        {"thinker_config": {"text_config": DENSE}},
-        {"text_config": {"num_hidden_layers": 36, "hidden_size": 4096}, **DENSE, "hidden_size": 7},
-    ],
+    TABLES["text parts"],
 )
 def test_of_a_model_that_sees_the_text_part_speaks(config: dict[str, Any], tmp_path: Path) -> None:
     found = read(model(tmp_path, config))

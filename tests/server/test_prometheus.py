@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builders.loops import loop_over, loop_over_named
+from builders.loops import loop_over, loop_over_named, read_tables
 from loadgen.engines.engine import EngineMetrics, MetricSeries, name_histogram
 from loadgen.engines.engines import METRICS
 from loadgen.server.prometheus import (
@@ -22,10 +22,10 @@ from loadgen.server.prometheus import (
 )
 from loadgen.server.server_counters import ServerLatency, ServerWindow, make_window
 
+TABLES = read_tables("prometheus")
+
 RECORDED = Path(__file__).parents[1] / "data" / "metrics"
-ALL_NAMES = " or ".join([", ".join([*METRICS][:-1]), [*METRICS][-1]])
 ELSEWHERE = ", not Prometheus text (trtllm's is at /prometheus/metrics)"
-NEEDED = "sglang needs --enable-metrics, llamacpp needs --metrics, trtllm needs return_perf_metrics: true"
 # Of each exposition its row, and what a window has of it: of a histogram the count and the mean in ms.
 EXPOSITIONS: dict[str, tuple[str, dict[str, Any]]] = {
     path.stem: tuple(json.loads(path.read_text("utf-8")).values())
@@ -43,14 +43,7 @@ def read(text: str) -> MetricsSnapshot:
 
 @loop_over(
     ("name", "gauges"),
-    [
-        (
-            "vllm_loaded",
-            {"running": 4, "waiting": 4, "kv_cache_usage": 0.0012207776353537758, "started": 1795204833.1},
-        ),
-        ("sglang_loaded", {"running": 12, "waiting": 0, "kv_cache_usage": 0.06, "started": None}),
-        ("llamacpp_loaded", {"running": 4, "waiting": 2, "kv_cache_usage": None}),
-    ],
+    TABLES["gauges"],
 )
 def test_the_gauges_of_a_recorded_exposition_are_read(name: str, gauges: dict[str, float]) -> None:
     snapshot = parse_metrics(select_lines(200, recorded(name)))
@@ -67,29 +60,10 @@ def test_a_sample_in_the_run_is_a_few_lines_of_what_moves() -> None:
 
 @loop_over(
     ("status", "body", "error"),
-    [
-        (404, b'{"detail":"Not Found"}', f"/metrics answers 404 ({NEEDED})"),
-        (501, b'{"error":{"code":501}}', f"/metrics answers 501 ({NEEDED})"),
-        (401, b"", "/metrics answers 401"),
-        (307, b"", "/metrics answers 307"),
-        (200, b"", "/metrics is empty"),
-        (200, b" \n", "/metrics is empty"),
-        (200, b"<!DOCTYPE html>\n<p>vllm:</p>\n", "/metrics is HTML, not Prometheus text"),
-        (200, b'{"detail":"Not Found"}', f"/metrics is JSON{ELSEWHERE}"),
-        (200, b"[]", f"/metrics is JSON{ELSEWHERE}"),
-        (200, b"# TYPE up gauge\nup 1\n", f"/metrics has none of the names of {ALL_NAMES}"),
-        (200, b"\xff\xfe\n", f"/metrics has none of the names of {ALL_NAMES}"),
-        (200, b"vllm:num_requests_running 1\nvllm:num_req", "/metrics is cut off in 'vllm:num_req'"),
-        (200, b"vllm:num_requests_running{a\n", "/metrics is malformed in 'vllm:num_requests_running{a'"),
-        (
-            200,
-            b"vllm:num_requests_running much\n",
-            "/metrics is malformed in 'vllm:num_requests_running much'",
-        ),
-    ],
+    TABLES["no expositions"],
 )
-def test_what_is_no_exposition_is_told_in_words(status: int, body: bytes, error: str) -> None:
-    assert parse_metrics(select_lines(status, body)) == MetricsSnapshot(error=error)
+def test_what_is_no_exposition_is_told_in_words(status: int, body: str, error: str) -> None:
+    assert parse_metrics(select_lines(status, body.encode("latin-1"))) == MetricsSnapshot(error=error)
 
 
 @loop_over("labels", ['{engine="0",model_name="a b",le="0.5"}', '{model_name="\\"}"}', "{}", ""])
@@ -210,34 +184,7 @@ GOOD = {"0.1": "1", "+Inf": "4", "total": "0.8"}
 
 @loop_over_named(
     ("before", "after", "said"),
-    {
-        "inf": ([], [f"{TOKENS} +Inf"], {"generation_tokens": None}),
-        "inf later": ([f"{TOKENS} 5"], [f"{TOKENS} +Inf"], {"reset": True}),
-        "inf before": ([f"{TOKENS} +Inf"], [f"{TOKENS} 7"], {"generation_tokens": 7}),
-        "nan": ([], [f"{TOKENS} NaN"], {"generation_tokens": None}),
-        "huge": ([], [f"{TOKENS} 1e300"], {"generation_tokens": None}),
-        "400 digits": ([], [f"{TOKENS} {'9' * 400}"], {"generation_tokens": None}),
-        "negative": ([], [f"{TOKENS} -5"], {"generation_tokens": None}),
-        "huge together": (
-            [],
-            [f'{TOKENS}{{engine="{i}"}} {1 << 53}' for i in range(3)],
-            {"generation_tokens": None},
-        ),
-        "inf gauge": ([], ["vllm:kv_cache_usage_perc +Inf"], {"running_after": 0.0}),
-        "negative gauge": ([], ["vllm:num_requests_waiting -1"], {"waiting_after": None}),
-        "two gauges alone": ([], [], {"requests": {}, "generation_tokens": None}),
-        "counted and none ended": (
-            ['vllm:request_success_total{finished_reason="stop"} 3'] * 1,
-            ['vllm:request_success_total{finished_reason="stop"} 3'],
-            {"requests": {"": 0}},
-        ),
-        "a reason that is a screen": (
-            [],
-            ['vllm:request_success_total{finished_reason="a\\nb\x1b' + "x" * 999 + '"} 3'],
-            {"requests": {"a b\ufffd" + "x" * 295 + "…": 3}},
-        ),
-        "hits without queries": ([], ["vllm:prefix_cache_hits_total 5"], {"prefix_hits": 5}),
-    },
+    TABLES["numbers that cannot be"],
 )
 def test_a_number_that_cannot_be_is_left_out(
     before: list[str], after: list[str], said: dict[str, Any]
@@ -248,19 +195,7 @@ def test_a_number_that_cannot_be_is_left_out(
 
 @loop_over_named(
     ("counts", "timed"),
-    {
-        "whole": (GOOD, 4),
-        "a bound that is a word": ({**GOOD, "abc": "9"}, 4),
-        "a bound that is none": ({**GOOD, "nan": "9"}, 4),
-        "a negative bound": ({**GOOD, "-1": "0"}, 4),
-        "a bound beyond all": ({**GOOD, "1e400": "9"}, 4),
-        "an empty bound": ({**GOOD, "": "9"}, 4),
-        "a bound that is called sum": ({**GOOD, "sum": "9"}, 4),
-        "no sum": ({**GOOD, "total": "NaN"}, None),
-        "a sum beyond all": ({**GOOD, "total": "+Inf"}, None),
-        "counts that fall": ({"0.1": "9", "+Inf": "4", "total": "1"}, None),
-        "an endless count": ({"0.1": "1", "+Inf": "+Inf", "total": "1"}, 1),
-    },
+    TABLES["histograms"],
 )
 def test_a_histogram_that_cannot_be_has_no_figures(counts: dict[str, str], timed: int | None) -> None:
     ttft = strict(make_window(snapshot(), snapshot(*histogram(**counts))))["ttft"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 from statistics import fmean
+from typing import Any
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named, read_tables
 from builders.required import require
 from builders.virtual_engine import TURNAROUND_NS, closed_loop, open_loop
 from loadgen_servers.engine.messages import CHOICES, Dialect, ResponseOptions, reply_for
@@ -16,62 +17,30 @@ from loadgen_servers.engine.scheduler import DraftedSteps, Limits, Scheduler, Se
 from loadgen_servers.engine.step_times import Age, FittedTiming, UnsteadyTiming, Work
 
 MS = 1_000_000
-TIMINGS = {
-    "weights hide behind nothing in a decode": (
-        FittedTiming(weights_ms=60.0, compute_us=100.0, sequence_us=500.0, kv_us=0.5),
-        Work(decodes=8, prefill_tokens=0, kv_tokens=16_000, attended_pairs=0),
-        60 * MS + 4 * MS + 8 * MS,
-    ),
-    "a long prefill hides the weights": (
-        FittedTiming(overhead_ms=2.0, weights_ms=60.0, compute_us=100.0),
-        Work(decodes=48, prefill_tokens=2000, kv_tokens=0, attended_pairs=0),
-        2 * MS + 204_800_000,
-    ),
-    "attention grows with the square": (
-        FittedTiming(pair_ns=8.0),
-        Work(decodes=0, prefill_tokens=1000, kv_tokens=0, attended_pairs=500_500),
-        4_004_000,
-    ),
-    "one token reads its own experts": (
-        FittedTiming(weights_ms=20.0, routed_ms=6.0, weights_most_ms=100.0),
-        Work(decodes=1, prefill_tokens=0, kv_tokens=0, attended_pairs=0),
-        20 * MS,
-    ),
-    "eight tokens read more experts": (
-        FittedTiming(weights_ms=20.0, routed_ms=6.0, weights_most_ms=100.0),
-        Work(decodes=8, prefill_tokens=0, kv_tokens=0, attended_pairs=0),
-        62 * MS,
-    ),
-    "no step reads more than the model": (
-        FittedTiming(weights_ms=20.0, routed_ms=6.0, weights_most_ms=100.0),
-        Work(decodes=256, prefill_tokens=0, kv_tokens=0, attended_pairs=0),
-        100 * MS,
-    ),
-}
 CHANCES = (0.8, 0.7, 0.5)
 LENGTH = 1 + 0.8 + 0.8 * 0.7 + 0.8 * 0.7 * 0.5
 
 
-@loop_over(("timing", "work", "step_ns"), TIMINGS.values())
-def test_step_time_is_the_documented_formula(timing: FittedTiming, work: Work, step_ns: int) -> None:
-    assert timing.step_ns(work, Age(0, 0)) == step_ns
+@loop_over_named(("timing", "work", "step_ns"), read_tables("engine_scheduler")["step times"])
+def test_step_time_is_the_documented_formula(
+    timing: dict[str, float], work: dict[str, int], step_ns: int
+) -> None:
+    none = {"decodes": 0, "prefill_tokens": 0, "kv_tokens": 0, "attended_pairs": 0}
+    assert FittedTiming(**timing).step_ns(Work(**(none | work)), Age(0, 0)) == step_ns
 
 
-UNSTEADY = {
-    "as good as steady": (UnsteadyTiming(FittedTiming(overhead_ms=10.0)), Age(0, 0), 10 * MS),
-    "the last cold step": (UnsteadyTiming(FittedTiming(overhead_ms=10.0), 5.0, 3), Age(2, 0), 15 * MS),
-    "the first warm step": (UnsteadyTiming(FittedTiming(overhead_ms=10.0), 5.0, 3), Age(3, 0), 10 * MS),
-    "10 % slower each second": (
-        UnsteadyTiming(FittedTiming(overhead_ms=10.0), slowdown_per_s=0.1),
-        Age(9, 5_000_000_000),
-        15 * MS,
-    ),
-}
-
-
-@loop_over(("timing", "age", "step_ns"), UNSTEADY.values())
-def test_an_unsteady_machine_is_slower_by_its_age(timing: UnsteadyTiming, age: Age, step_ns: int) -> None:
-    assert timing.step_ns(Work(1, 0, 0, 0), age) == step_ns
+@loop_over_named(
+    ("cold", "age", "step_ms"),
+    {
+        "as good as steady": ((), Age(0, 0), 10),
+        "the last cold step": ((5.0, 3), Age(2, 0), 15),
+        "the first warm step": ((5.0, 3), Age(3, 0), 10),
+        "10 % slower each second": ((0.0, 0, 0.1), Age(9, 5_000_000_000), 15),
+    },
+)
+def test_an_unsteady_machine_is_slower_by_its_age(cold: tuple[Any, ...], age: Age, step_ms: int) -> None:
+    timing = UnsteadyTiming(FittedTiming(overhead_ms=10.0), *cold)
+    assert timing.step_ns(Work(1, 0, 0, 0), age) == step_ms * MS
 
 
 def test_the_first_wave_on_a_cold_machine_is_the_outlier() -> None:

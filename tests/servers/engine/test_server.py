@@ -15,9 +15,11 @@ import httpx
 import msgspec
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named, read_tables
 from builders.required import require
 from loadgen_servers.engine.cli import main
+
+TABLES = read_tables("engine_server")
 
 ROOT = Path(__file__).parents[3]
 FAST, SLOW = "instant", "bench/1024x50"
@@ -47,21 +49,11 @@ def gauge(client: httpx.Client, name: str) -> float:
     return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"vllm:{name}{{"))
 
 
-CONTROL = {
-    "health": ("GET", "/health", 200, ""),
-    "ping": ("GET", "/ping", 200, ""),
-    "version": ("GET", "/version", 200, '{"version":"0.1.0","engine":"loadgen-engine"}'),
-    "unknown path": ("GET", "/v2/models", 404, '{"detail":"Not Found"}'),
-    "wrong method": ("GET", "/v1/completions", 405, '{"detail":"Method Not Allowed"}'),
-    "wrong method of a control path": ("DELETE", "/health", 405, '{"detail":"Method Not Allowed"}'),
-}
-
-
 @pytest.mark.whole
 def test_control_paths(client: httpx.Client) -> None:
-    got = {name: client.request(method, path) for name, (method, path, _, _) in CONTROL.items()}
+    got = {name: client.request(method, path) for name, (method, path, _, _) in TABLES["control"].items()}
     assert {name: (r.status_code, r.text) for name, r in got.items()} == {
-        name: (status, text) for name, (_, _, status, text) in CONTROL.items()
+        name: (status, text) for name, (_, _, status, text) in TABLES["control"].items()
     }
     model = client.get("/v1/models").json()["data"][0]
     assert (model["id"], model["owned_by"], model["max_model_len"]) == ("instant", "loadgen-engine", 131072)
@@ -106,13 +98,8 @@ def test_own_metrics_are_those_that_vllm_reports() -> None:
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(("flags", "cached"), [
-    ((), [None, None, None, None]),
-    (("--enable-prompt-tokens-details",), [0, 96, 0, 0]),
-    (("--enable-prompt-tokens-details", "--block-size", "50"), [0, 50, 0, 0]),
-    (("--enable-prompt-tokens-details", "--no-enable-prefix-caching"), [0, 0, 0, 0]),
-])  # fmt: skip
-def test_the_cache_answers_until_it_is_reset(flags: tuple[str, ...], cached: list[int | None]) -> None:
+@pytest.mark.parametrize(("flags", "cached"), TABLES["cached"])
+def test_the_cache_answers_until_it_is_reset(flags: list[str], cached: list[int | None]) -> None:
     body = {"prompt": list(range(100)), "max_tokens": 2}
     told: list[int | None] = []
     with process(*flags) as (_, url), httpx.Client(base_url=url, trust_env=False) as client:
@@ -229,17 +216,7 @@ def test_a_taken_port_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> N
     )
 
 
-USAGE = {
-    "unknown preset": (["--preset", "instnat"], "no preset named 'instnat'; the nearest is 'instant'"),
-    "a batch beyond the budget": (["--max-num-seqs", "9000"], "--max-num-batched-tokens 2048 is below"),
-    "a request beyond the cache": (
-        ["--max-model-len", "4096", "--kv-cache-tokens", "4000"],
-        "--max-model-len 4096 does not fit --kv-cache-tokens 4000",
-    ),
-}
-
-
-@loop_over(("argv", "message"), USAGE.values())
+@loop_over_named(("argv", "message"), TABLES["usage"])
 def test_usage_errors_are_one_line_and_exit_2(
     argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
