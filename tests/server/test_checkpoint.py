@@ -100,12 +100,8 @@ def test_experts_are_those_that_a_config_declares(
 )
 def test_of_a_model_that_sees_the_text_part_speaks(config: dict[str, Any], tmp_path: Path) -> None:
     found = read(model(tmp_path, config))
-    assert (found.dtype, found.max_positions, found.layers, found.hidden_size) == (
-        "bfloat16",
-        40960,
-        36,
-        4096,
-    )
+    assert (found.dtype, found.max_positions, found.layers) == ("bfloat16", 40960, 36)
+    assert found.hidden_size == 4096
 
 
 def test_the_index_names_the_weights_that_count(tmp_path: Path) -> None:

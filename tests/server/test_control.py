@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from signal import SIGTERM
 
 import msgspec
@@ -22,6 +22,8 @@ from loadgen.server.control import ServerInfo, ServerProbe
 from loadgen.server.exchange import ServerAddress
 
 VLLM, SGLANG = (engines.find_by_owner(owner) or engines.UNKNOWN for owner in ("vllm", "sglang"))
+RESET = "/reset_prefix_cache"
+SET = "set OPENAI_API_KEY, or pass --api-key-file FILE (--header for other schemes)"
 OK = whole(b"")
 NOT_FOUND = whole(b'{"detail":"Not Found"}', "404 Not Found")
 DONE = whole(b'{"success":true}')
@@ -52,21 +54,12 @@ def reset(base_url: str, engine: Engine, busy_s: float = 0.0) -> str:
     {
         "vllm": (VLLM, DONE, ""),
         "older vllm": (VLLM, OK, ""),
-        "held": (VLLM, HELD, "/reset_prefix_cache: requests still hold a part of the cache"),
-        "no dev mode": (
-            VLLM,
-            NOT_FOUND,
-            "vLLM has no /reset_prefix_cache (404): start it with VLLM_SERVER_DEV_MODE=1",
-        ),
+        "held": (VLLM, HELD, f"{RESET}: requests still hold a part of the cache"),
+        "no dev mode": (VLLM, NOT_FOUND, f"vLLM has no {RESET} (404): start it with VLLM_SERVER_DEV_MODE=1"),
         "sglang": (SGLANG, FLUSHED, ""),
         "pending": (SGLANG, PENDING, "/flush_cache: Flush cache failed."),
         "500": (SGLANG, CRASHED, "/flush_cache answers 500: Internal Server Error"),
-        "401": (
-            SGLANG,
-            UNAUTHORIZED,
-            "/flush_cache needs an API key and none was sent (401): set OPENAI_API_KEY, or pass "
-            "--api-key-file FILE (--header for other schemes)",
-        ),
+        "401": (SGLANG, UNAUTHORIZED, f"/flush_cache needs an API key and none was sent (401): {SET}"),
         "no way": (engines.UNKNOWN, OK, "unknown has no way to empty its cache"),
     },
 )
@@ -86,34 +79,19 @@ def test_a_busy_server_is_asked_again(
     assert len(server.asked) == 3
 
 
-@contextlib.contextmanager
-def traced(engine: Engine, *answers: bytes) -> Iterator[ScriptedServer]:
-    with ScriptedServer(one_by_one(*answers)) as server:
-        with control.trace_server(ServerAddress(server.base_url), engine, "/traces"):
-            assert [path for _, path, _ in told(server)] == [engine.trace_start_path]
-        yield server
-
-
-@loop_over(("engine", "body"), [(VLLM, b""), (SGLANG, b'{"output_dir":"/traces"}')])
-def test_a_trace_is_begun_and_ended(engine: Engine, body: bytes) -> None:
-    with traced(engine, OK) as server:
-        assert told(server) == [("POST", "/start_profile", body), ("POST", "/stop_profile", b"")]
+def trace(server: ScriptedServer, engine: Engine) -> contextlib.AbstractContextManager[object]:
+    return control.trace_server(ServerAddress(server.base_url), engine, "/traces")
 
 
 @loop_over(
     ("engine", "answers", "kind", "said"),
     [
-        (
-            VLLM,
-            [NOT_FOUND],
-            UsageError,
-            r"vLLM has no /start_profile \(404\): start it with --profiler-config",
-        ),
+        (VLLM, [NOT_FOUND], UsageError, r"no /start_profile \(404\): start it with --profiler-config"),
         (
             VLLM,
             [ACTIVE],
             MeasureError,
-            r"/start_profile answers 409: A profiling session is already active\.",
+            r"answers 409: A profiling session is already active\.",
         ),
         (SGLANG, [CRASHED], MeasureError, "/start_profile answers 500"),
         (engines.UNKNOWN, [OK], UsageError, "cannot profile itself"),
@@ -122,27 +100,29 @@ def test_a_trace_is_begun_and_ended(engine: Engine, body: bytes) -> None:
 def test_a_server_that_does_not_trace_is_an_error(
     engine: Engine, answers: list[bytes], kind: type[LoadgenError], said: str
 ) -> None:
-    with pytest.raises(kind, match=said), traced(engine, *answers):
+    with (
+        ScriptedServer(one_by_one(*answers)) as server,
+        pytest.raises(kind, match=said),
+        trace(server, engine),
+    ):
         raise AssertionError("no trace, and nobody said so")
 
 
+@loop_over(("engine", "body"), [(VLLM, b""), (SGLANG, b'{"output_dir":"/traces"}')])
 @loop_over(("stop", "said"), [(OK, "/traces"), (CRASHED, "/traces (incomplete: /stop_profile answers 500")])
-def test_a_trace_that_is_not_written_is_said_and_costs_no_run(stop: bytes, said: str) -> None:
+@loop_over("fails", [False, True])
+def test_a_trace_is_begun_and_ended_and_costs_no_run(
+    engine: Engine, body: bytes, stop: bytes, said: str, fails: bool
+) -> None:
+    """Also with a run that fails, whose error is reported."""
     with ScriptedServer(one_by_one(OK, stop)) as server:
-        with control.trace_server(ServerAddress(server.base_url), SGLANG, "/traces") as trace:
-            pass
-        assert str(trace).startswith(said)
-
-
-@loop_over("stop", [OK, CRASHED])
-def test_a_trace_ends_with_a_failed_run_whose_error_is_reported(stop: bytes) -> None:
-    with ScriptedServer(one_by_one(OK, stop)) as server:
-        with (
-            pytest.raises(ZeroDivisionError),
-            control.trace_server(ServerAddress(server.base_url), VLLM, "/traces"),
-        ):
-            raise ZeroDivisionError
-        assert [path for _, path, _ in told(server)] == ["/start_profile", "/stop_profile"]
+        with pytest.raises(ZeroDivisionError) if fails else contextlib.nullcontext():
+            with trace(server, engine) as begun:
+                assert [path for _, path, _ in told(server)] == ["/start_profile"]
+                if fails:
+                    raise ZeroDivisionError
+            assert str(begun).startswith(said)
+        assert told(server) == [("POST", "/start_profile", body), ("POST", "/stop_profile", b"")]
 
 
 @loop_over(
@@ -155,30 +135,29 @@ def test_a_trace_that_a_signal_ends_names_that_signal(
         raise stop
 
     with ScriptedServer(one_by_one(OK)) as server:
-        with control.trace_server(ServerAddress(server.base_url), SGLANG, "/traces") as trace:
+        with trace(server, SGLANG) as begun:
             monkeypatch.setattr(control, "_post", stopped)
-        assert str(trace) == f"/traces (incomplete: {reason} before it was written)"
+        assert str(begun) == f"/traces (incomplete: {reason} before it was written)"
 
 
 @loop_over(
-    ("engine", "answer", "info"),
+    ("engine", "answers", "info"),
     [
-        (SGLANG, whole(b'{"tp_size":2}'), {"tp_size": 2}),
-        (VLLM, NOT_FOUND, {}),
-        (VLLM, whole(b"<html>"), {}),
-        (VLLM, whole(b"[1]"), {}),
-        (engines.UNKNOWN, whole(b'{"tp_size":2}'), {}),
+        (SGLANG, [whole(b'{"tp_size":2}')], {"tp_size": 2}),
+        (SGLANG, [NOT_FOUND, whole(b'{"tp_size":2}')], {"tp_size": 2}),  # an older one, elsewhere
+        (VLLM, [NOT_FOUND], {}),
+        (VLLM, [whole(b"<html>")], {}),
+        (VLLM, [whole(b"[1]")], {}),
+        (engines.UNKNOWN, [whole(b'{"tp_size":2}')], {}),
     ],
 )
-def test_a_server_says_how_it_runs_or_nothing(engine: Engine, answer: bytes, info: dict[str, int]) -> None:
-    with ScriptedServer(one_by_one(answer)) as server:
+def test_a_server_says_how_it_runs_or_nothing(
+    engine: Engine, answers: list[bytes], info: dict[str, int]
+) -> None:
+    with ScriptedServer(one_by_one(*answers)) as server:
         assert control.read_server_info(ServerAddress(server.base_url), engine) == info
-
-
-def test_an_older_server_says_how_it_runs_elsewhere() -> None:
-    with ScriptedServer(one_by_one(NOT_FOUND, whole(b'{"tp_size":2}'))) as server:
-        assert control.read_server_info(ServerAddress(server.base_url), SGLANG) == {"tp_size": 2}
-    assert [path for _, path, _ in told(server)] == ["/server_info", "/get_server_info"]
+    if len(answers) > 1:
+        assert [path for _, path, _ in told(server)] == ["/server_info", "/get_server_info"]
 
 
 def test_a_server_that_is_gone_does_and_says_nothing() -> None:
@@ -215,18 +194,14 @@ def paths(*names: str) -> bytes:
 
 
 VERSION = whole(b'{"version":"0.32"}')
+SGLANGS = models({"id": "a", "owned_by": "sglang"})
 
 
 @loop_over(
     ("answers", "engine", "version", "model"),
     [
         ({"v1_models": models({"id": "a", "owned_by": "vllm"}), "version": VERSION}, "vLLM", "0.32", "a"),
-        (
-            {"v1_models": models({"id": "a", "owned_by": "sglang"}), "server_info": VERSION},
-            "SGLang",
-            "0.32",
-            "a",
-        ),
+        ({"v1_models": SGLANGS, "server_info": VERSION}, "SGLang", "0.32", "a"),
         ({"v1_models": models({"id": "a", "owned_by": "me"}), "version": VERSION}, "unknown", "0.32", "a"),
         ({"v1_models": models({"id": "a"}, {"id": "b"})}, "unknown", "", "a"),
         ({"v1_models": models({"id": "a"}), "health": whole(b"", "401 Unauthorized")}, "unknown", "", "a"),
@@ -265,11 +240,7 @@ def test_transformers_serve_is_detected_and_needs_the_model_named() -> None:
         "401": (site(v1_models=whole(b"", "401 Unauthorized")), "m", "OPENAI_API_KEY"),
         "403": (site(v1_models=whole(b"", "403 Forbidden")), "m", "OPENAI_API_KEY"),
         "not healthy": (site(health=whole(b"", "503 Busy")), "m", "/health answers 503"),
-        "model": (
-            site(v1_models=models({"id": "a", "owned_by": "vllm"})),
-            "b",
-            "does not serve 'b'; it serves a",
-        ),
+        "model": (site(v1_models=models({"id": "a", "owned_by": "vllm"})), "b", "not serve 'b'; it serves a"),
         "not HTTP": (lambda _: Answer([b"SSH-2.0\r\n"], End.CLOSE), "m", "is not ready"),
         "closes": (lambda _: Answer([], End.CLOSE), "m", "is not ready"),
         "resets": (lambda _: Answer([], End.RESET), "m", "is not ready"),

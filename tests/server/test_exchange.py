@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from builders.loops import loop_over, read_tables
+from builders.loops import loop_over, loop_over_named, read_tables
 from builders.required import require
 from fakes import virtual_network
 from fakes.scripted_server import Answer, Asked, End, ScriptedServer, closed_port, whole
@@ -23,7 +23,7 @@ from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.secrecy import hide_url_secrets
 from loadgen.engines import engines
 from loadgen.server import control, exchange, scraper
-from loadgen.server.control import ServerProbe
+from loadgen.server.control import ServerInfo, ServerProbe
 from loadgen.server.exchange import (
     AnswerTime,
     AnswerWatch,
@@ -43,6 +43,7 @@ _LARGE = 40_000  # bytes: 10 segments, and the others a round trip later
 WAITS_S = (0.2, 0.5, 1.0)
 OK = Answer([whole(b'{"a": 1}')])
 RESET = Answer([], End.RESET)
+AWAY = "redirects to http://elsewhere.example"
 
 
 def asked_of(base_url: str, limit_s: float = 5.0, most_bytes: int = 1 << 20, **headers: str) -> ControlAnswer:
@@ -53,6 +54,16 @@ def asked_of(base_url: str, limit_s: float = 5.0, most_bytes: int = 1 << 20, **h
             return await exchange.ask_server(client, "GET", "/x?key=1", limit_s, most_bytes)
 
     return asyncio.run(one())
+
+
+def moved(status: int, location: str) -> Answer:
+    return Answer([whole(b"", f"{status} Moved", more=f"location: {location}\r\n")])
+
+
+def served_of(listed: str) -> ServerInfo:
+    """What is known of a server with this list of models."""
+    with ScriptedServer(lambda _: Answer([whole(listed.encode())])) as server:
+        return ServerProbe(ServerAddress(server.base_url)).ask("m", 0.0)
 
 
 def drips(head: bytes, drop: bytes) -> Answer:
@@ -90,28 +101,12 @@ def test_a_server_that_drips_is_given_up_in_time(answer: Answer) -> None:
         ),
         (Answer([b"SSH-2.0\r\n\r\n"], End.CLOSE), 0, "does not answer: "),
         (Answer([], End.CLOSE), 0, "does not answer: "),
-        (Answer([whole(b"", "301 Moved", more="location: /y\r\n")]), 301, ""),
-        (Answer([whole(b"", "307 T", more="location: /y/?k=1\r\n")]), 307, ""),
-        (
-            Answer([whole(b"", "300 X", more="location: http://[::1/\r\n")]),
-            300,
-            "redirects to an invalid URL",
-        ),
-        (
-            Answer([whole(b"", "302 Found", more="location: http://u:p@elsewhere.example:81/y?k=1\r\n")]),
-            302,
-            "redirects to http://elsewhere.example:81 (302): give the final URL",
-        ),
-        (
-            Answer([whole(b"", "307 T", more="location: //elsewhere.example/y\r\n")]),
-            307,
-            "redirects to http://elsewhere.example (307)",
-        ),
-        (
-            Answer([whole(b"", "302 Found", more="location: http://[::1/\r\n")]),
-            0,
-            "does not answer: Invalid URL in location header",
-        ),
+        (moved(301, "/y"), 301, ""),
+        (moved(307, "/y/?k=1"), 307, ""),
+        (moved(300, "http://[::1/"), 300, "redirects to an invalid URL"),
+        (moved(302, "http://u:p@elsewhere.example:81/y?k=1"), 302, f"{AWAY}:81 (302): give the final URL"),
+        (moved(307, "//elsewhere.example/y"), 307, f"{AWAY} (307)"),
+        (moved(302, "http://[::1/"), 0, "does not answer: Invalid URL in location header"),
     ],
 )
 def test_an_exchange_ends_in_a_status_or_in_words(answer: Answer, status: int, error: str) -> None:
@@ -128,7 +123,7 @@ def redirecting(elsewhere: str, path: str) -> Callable[[Asked], Answer]:
 
     def script(asked: Asked) -> Answer:
         if asked.head.split(" ")[1] == path:
-            return Answer([whole(b"", "307 Moved", more=f"location: {elsewhere}{path}\r\n")])
+            return moved(307, f"{elsewhere}{path}")
         return Answer([whole(b'{"data":[{"id":"m"}]}')])
 
     return script
@@ -149,8 +144,7 @@ def test_control_requests_follow_no_redirect_either(path: str) -> None:
     """Also a POST on the same server."""
     with ScriptedServer(lambda _: Answer([whole(b"{}")])) as other:
         location = path or f"http://u:p@{other.base_url.removeprefix('http://')}/"
-        moved = Answer([whole(b"", "308 Moved", more=f"location: {location}\r\n")])
-        with ScriptedServer(lambda _: moved) as server:
+        with ScriptedServer(lambda _: moved(308, location)) as server:
             access = ServerAddress(server.base_url, {"Authorization": "Bearer k"})
             where = f"{server.base_url}/x/" if path else other.base_url
             why = rf"redirects to {where} \(308\): give the final URL"
@@ -195,9 +189,7 @@ def test_what_a_server_says_of_itself_is_an_object_or_nothing(info: bytes) -> No
 
 @loop_over("length", ['"abc"', "1e400", "NaN", "[1]", "-1", "9" * 5000, "null", "true", "4096.5"])
 def test_a_context_that_is_no_number_is_not_known(length: str) -> None:
-    card = f'{{"data":[{{"id":"m","max_model_len":{length}}}]}}'
-    with ScriptedServer(lambda _: Answer([whole(card.encode())])) as server:
-        assert ServerProbe(ServerAddress(server.base_url)).ask("m", 0.0).max_model_len == 0
+    assert served_of(f'{{"data":[{{"id":"m","max_model_len":{length}}}]}}').max_model_len == 0
 
 
 @loop_over(
@@ -214,9 +206,7 @@ def test_a_context_that_is_no_number_is_not_known(length: str) -> None:
     ],
 )
 def test_a_root_that_is_no_path_is_not_kept(root: str, kept: str) -> None:
-    card = f'{{"data":[{{"id":"m","root":{root}}}]}}'
-    with ScriptedServer(lambda _: Answer([whole(card.encode())])) as server:
-        assert ServerProbe(ServerAddress(server.base_url)).ask("m", 0.0).model_root == kept
+    assert served_of(f'{{"data":[{{"id":"m","root":{root}}}]}}').model_root == kept
 
 
 @loop_over("name", ['"m\\ud800"', '"\\u001b]0;x"', "7", '""', f'"{"x" * 400}"', "[]"])
@@ -257,11 +247,16 @@ def test_a_key_that_is_not_ascii_is_never_repeated() -> None:
     assert SECRET not in str(refused.value)
 
 
+def set_proxy(monkeypatch: pytest.MonkeyPatch, proxy: str, *names: str) -> None:
+    for name in names:
+        monkeypatch.setenv(name, proxy)
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @loop_over("variable", ["garbage", "ftp://u:s3cr3t@h", "http://u:s3cr3t@[::1"])
 def test_a_proxy_variable_that_is_no_proxy_is_said(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTP_PROXY", variable)
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    monkeypatch.delenv("no_proxy", raising=False)
+    set_proxy(monkeypatch, variable, "HTTP_PROXY")
     with pytest.raises((UsageError, MeasureError), match=r"proxy|does not answer|is not ready") as refused:
         ServerProbe(ServerAddress("http://nonesuch.invalid")).ask("m", 0.0)
     assert SECRET not in str(refused.value)
@@ -270,10 +265,7 @@ def test_a_proxy_variable_that_is_no_proxy_is_said(variable: str, monkeypatch: p
 @loop_over("host", ["127.0.0.1", "localhost", "0.0.0.0", "[::1]", "[::ffff:127.0.0.1]"])
 def test_no_proxy_is_asked_for_this_machine(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     proxy = f"http://127.0.0.1:{closed_port()}"
-    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
-        monkeypatch.setenv(name, proxy)
-    for name in ("NO_PROXY", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
+    set_proxy(monkeypatch, proxy, "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
     bound = "::1" if host == "[::1]" else "127.0.0.1"
     with ScriptedServer(lambda _: Answer([whole(b"{}")]), host=bound) as server:
         assert asked_of(f"http://{host}:{server.port}").status == 200
@@ -281,9 +273,7 @@ def test_no_proxy_is_asked_for_this_machine(host: str, monkeypatch: pytest.Monke
 
 def test_a_proxy_is_asked_for_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     with ScriptedServer(lambda _: Answer([whole(b"{}")])) as proxy:
-        monkeypatch.setenv("http_proxy", proxy.base_url)
-        for name in ("NO_PROXY", "no_proxy"):
-            monkeypatch.delenv(name, raising=False)
+        set_proxy(monkeypatch, proxy.base_url, "http_proxy")
         assert asked_of("http://nonesuch.invalid").status == 200
         assert proxy.asked[0].head.startswith("GET http://nonesuch.invalid/x?key=1 ")
 
@@ -427,30 +417,19 @@ def ask(answers: list[Answer], method: str = "POST") -> tuple[ControlAnswer, lis
     return found, noted, (server.time.ns - began_ns) / 1e9
 
 
-@pytest.mark.parametrize(
+@loop_over_named(
     ("answers", "status", "noted", "least_s"),
-    [
-        ([OK], 200, [], 0.0),
-        ([RESET, OK], 200, ["/x does not answer: ReadError"], 0.2),
-        ([busy("429 T"), busy("503 T"), OK], 200, ["/x answers 429", "/x answers 503"], 0.7),
-        ([busy("429 T", "3"), OK], 200, ["/x answers 429"], 3.0),
-        ([busy("503 T", "86400"), OK], 200, ["/x answers 503"], 30.0),
-        ([busy("503 T", "Fri, 31 Dec 1999 23:59:59 GMT"), OK], 200, ["/x answers 503"], 0.2),
-        ([busy("503 T")], 503, ["/x answers 503"] * 3, 1.7),
-        ([busy("500 T"), OK], 500, [], 0.0),
-        ([busy("400 T"), OK], 400, [], 0.0),
-    ],
-    ids=[
-        "at once",
-        "reset",
-        "busy twice",
-        "when it says",
-        "not for a day",
-        "a date",
-        "for ever",
-        "500",
-        "400",
-    ],
+    {
+        "at once": ([OK], 200, [], 0.0),
+        "reset": ([RESET, OK], 200, ["/x does not answer: ReadError"], 0.2),
+        "busy twice": ([busy("429 T"), busy("503 T"), OK], 200, ["/x answers 429", "/x answers 503"], 0.7),
+        "when it says": ([busy("429 T", "3"), OK], 200, ["/x answers 429"], 3.0),
+        "not for a day": ([busy("503 T", "86400"), OK], 200, ["/x answers 503"], 30.0),
+        "a date": ([busy("503 T", "Fri, 31 Dec 1999 23:59:59 GMT"), OK], 200, ["/x answers 503"], 0.2),
+        "for ever": ([busy("503 T")], 503, ["/x answers 503"] * 3, 1.7),
+        "500": ([busy("500 T"), OK], 500, [], 0.0),
+        "400": ([busy("400 T"), OK], 400, [], 0.0),
+    },
 )
 def test_a_request_is_sent_again_where_it_may_be_answered(
     answers: list[Answer], status: int, noted: list[str], least_s: float

@@ -10,14 +10,14 @@ import pytest
 
 from builders.loops import loop_over, loop_over_named, read_tables
 from builders.required import require
-from loadgen.server.prometheus import MetricsSnapshot, Series, parse_metrics, select_lines
+from loadgen.server.prometheus import MetricsSnapshot, parse_metrics, select_lines
 from loadgen.server.scraper import ScrapedRun, join_windows
 from loadgen.server.server_counters import ServerSample, ServerWindow, make_window
 
 TABLES = read_tables("server_counters")
 
 RECORDED = Path(__file__).parents[1] / "data" / "metrics"
-TOKENS: Series = ("m", "generation_tokens", "")
+CHANGED = "/metrics had vllm's names before the run and sglang's after it"
 
 
 def recorded(name: str) -> MetricsSnapshot:
@@ -29,6 +29,12 @@ def counted(names: str = "vllm", **tokens: float) -> MetricsSnapshot:
     return MetricsSnapshot(
         names, {(model, "generation_tokens", ""): count for model, count in tokens.items()}
     )
+
+
+def lane(tokens: float, started: float | None = None) -> MetricsSnapshot:
+    """What one process shows: its generated tokens, and when it started."""
+    gauges = {} if started is None else {("", "started", ""): started}
+    return MetricsSnapshot("vllm", {("m", "generation_tokens", ""): tokens}, gauges)
 
 
 def timed(*counts: float, total_s: float) -> MetricsSnapshot:
@@ -74,17 +80,15 @@ def test_a_percentile_lies_in_the_bucket_that_holds_its_rank(
 
 def test_vllms_prefill_and_decode_add_up_to_its_inference() -> None:
     found = make_window(recorded("vllm_idle"), recorded("vllm_after_bench"))
-    assert found.prefill is not None
-    assert found.decode is not None
-    assert found.inference is not None
-    assert (found.prefill.count, found.decode.count, found.inference.count) == (53, 53, 53)
-    assert found.prefill.mean_ms + found.decode.mean_ms == pytest.approx(found.inference.mean_ms)
+    prefill, decode, inference = map(require, (found.prefill, found.decode, found.inference))
+    assert (prefill.count, decode.count, inference.count) == (53, 53, 53)
+    assert prefill.mean_ms + decode.mean_ms == pytest.approx(inference.mean_ms)
 
 
 def test_of_sglangs_stages_only_the_prefill_is_counted() -> None:
     found = make_window(recorded("sglang_after_bench"), recorded("sglang_loaded"))
-    assert found.prefill is not None
-    assert (found.prefill.count, round(found.prefill.mean_ms, 3)) == (25, 54.467)
+    prefill = require(found.prefill)
+    assert (prefill.count, round(prefill.mean_ms, 3)) == (25, 54.467)
     assert (found.decode, found.inference) == (None, None)
 
 
@@ -105,20 +109,14 @@ def test_a_counter_that_appears_starts_from_nothing() -> None:
         "vanished": [counted(m=10), MetricsSnapshot("vllm")],
         "went backwards in between": [counted(m=10), counted(m=2), counted(m=30)],
         "went backwards after a sample": [counted(m=10), counted(m=20), counted(m=15)],
-        "another process": [
-            MetricsSnapshot("vllm", {TOKENS: 1}, {("", "started", ""): 100.0}),
-            MetricsSnapshot("vllm", {TOKENS: 50}, {("", "started", ""): 101.0}),
-        ],
+        "another process": [lane(1, 100.0), lane(50, 101.0)],
+        "a recorded restart": [recorded("vllm_after_bench"), recorded("vllm_loaded")],
     },
 )
 def test_a_server_that_began_anew_has_no_figures(snapshots: list[MetricsSnapshot]) -> None:
     first, *between, last = snapshots
     found = make_window(first, last, [(float(i), snapshot) for i, snapshot in enumerate(between)])
     assert (found.reset, found.generation_tokens, found.finished) == (True, None, None)
-
-
-def test_the_recorded_restart_is_seen() -> None:
-    assert make_window(recorded("vllm_after_bench"), recorded("vllm_loaded")).reset
 
 
 def test_a_sum_of_seconds_may_fall_with_the_wall_clock() -> None:
@@ -169,11 +167,7 @@ def test_samples_count_preemptions_since_the_run_began(
     [
         (MetricsSnapshot(error="x"), counted(m=1), "x"),
         (counted(m=1), MetricsSnapshot(error="y"), "y"),
-        (
-            counted(m=1),
-            counted("sglang", m=1),
-            "/metrics had vllm's names before the run and sglang's after it",
-        ),
+        (counted(m=1), counted("sglang", m=1), CHANGED),
     ],
 )
 def test_without_both_ends_there_is_no_window(
@@ -184,15 +178,8 @@ def test_without_both_ends_there_is_no_window(
 
 def part(before: float, after: float, *running: float, settled: bool = True) -> ScrapedRun:
     """One server's tokens around a run, and its running requests at each second of it."""
-    samples = tuple(
-        (
-            at_s,
-            MetricsSnapshot(
-                "vllm", {}, {("m", "running", ""): value, ("m", "kv_cache_usage", ""): value / 10}
-            ),
-        )
-        for at_s, value in enumerate(running)
-    )
+    gauges = [{("m", "running", ""): value, ("m", "kv_cache_usage", ""): value / 10} for value in running]
+    samples = tuple(enumerate(MetricsSnapshot("vllm", {}, each) for each in gauges))
     return ScrapedRun(counted(m=before), counted(m=after), samples, settled)
 
 
@@ -226,12 +213,6 @@ def test_their_histograms_are_pooled() -> None:
 )
 def test_what_one_server_lacks_none_has(second: ScrapedRun, expected: ServerWindow) -> None:
     assert join_windows([part(0, 10), second], "m") == expected
-
-
-def lane(tokens: float, started: float | None = None) -> MetricsSnapshot:
-    """What one process shows: its generated tokens, and when it started."""
-    gauges = {} if started is None else {("", "started", ""): started}
-    return MetricsSnapshot("vllm", {("m", "generation_tokens", ""): tokens}, gauges)
 
 
 OLD, NEW = 100.0, 600.0
