@@ -131,12 +131,6 @@ def test_what_a_models_files_are_links_to_is_mounted_too(
     assert mounted == [f"{tmp_path}/cache/snapshots/1", f"{tmp_path}/cache/blobs"]
 
 
-def test_a_gguf_files_directory_is_mounted(tmp_path: Path, on_path: Callable[..., Path]) -> None:
-    on_path("docker")
-    (tmp_path / "x.gguf").touch()
-    assert f"{tmp_path}:{tmp_path}:ro" in container().command(replace(SPEC, model=f"{tmp_path}/x.gguf")).argv
-
-
 def test_a_hub_cache_elsewhere_is_mounted_beside_the_home(
     tmp_path: Path, on_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

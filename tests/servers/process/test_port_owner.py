@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -31,6 +32,11 @@ def listener(ip: str, port: int, pid: int | None, status: str = psutil.CONN_LIST
     return SimpleNamespace(status=status, laddr=SimpleNamespace(ip=ip, port=port), pid=pid)
 
 
+def listeners(port: int) -> set[int]:
+    found = psutil.net_connections("tcp")
+    return {one.pid for one in found if one.pid and one.status == psutil.CONN_LISTEN and one.laddr[1] == port}
+
+
 def seen(*connections: SimpleNamespace) -> Callable[[str], list[SimpleNamespace]]:
     return lambda kind: list(connections)
 
@@ -48,21 +54,15 @@ def serving(code: str, port: int, *more: str) -> Iterator[int]:
                 one.kill()
 
 
-def test_a_port_of_ones_own_is_ours() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        assert check([ME], listening.getsockname()[1]) is PortOwner.OURS
-
-
-def test_a_port_that_nobody_has_is_nobodys() -> None:
-    assert check([ME], free_port()) is PortOwner.NO_ONE
-
-
-def test_a_connection_is_no_listener() -> None:
+def test_a_port_is_its_listeners_and_no_one_elses() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as listening,
         socket.create_connection(listening.getsockname()) as client,
     ):
+        assert check([ME], listening.getsockname()[1]) is PortOwner.OURS
         assert check([ME], client.getsockname()[1]) is PortOwner.NO_ONE
+    assert check([ME], free_port()) is PortOwner.NO_ONE
+    assert listening_tree(free_port()) == []
 
 
 @pytest.mark.whole
@@ -87,17 +87,10 @@ def test_a_foreign_server_beside_ones_own_is_found() -> None:
     port = free_port()
     with serving(shares, port) as ours, serving(shares, port) as theirs:
         assert ours != theirs
-        until(lambda: len(listeners(port)) == 2, "both listen")
+        until(lambda: listeners(port) == {ours, theirs}, "both listen")
         with pytest.raises(ForeignListener, match=f"pid {theirs} "):
             check([ours], port)
         assert check([ours, theirs], port) is PortOwner.OURS
-
-
-def listeners(port: int) -> list[int | None]:
-    found = psutil.net_connections("tcp")
-    return [
-        one.pid for one in found if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port
-    ]
 
 
 @loop_over(("connections", "running", "owner"), [
@@ -116,33 +109,27 @@ def test_who_takes_what_is_sent_to_loopback(
 
 
 def test_a_socket_of_a_hidden_owner_is_foreign(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or not known, where a process of ours may not be looked into."""
     monkeypatch.setattr(psutil, "net_connections", seen(listener("127.0.0.1", 8000, None)))
     with pytest.raises(ForeignListener, match="port 8000 is served by a process of another user"):
         check([ME, SOMEBODY], 8000)
-
-
-def test_a_socket_of_a_server_that_may_not_be_looked_into_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: str) -> list[str]:
-        raise PermissionError(path)
-
-    monkeypatch.setattr(psutil, "net_connections", seen(listener("127.0.0.1", 8000, None)))
-    monkeypatch.setattr(os, "listdir", refuse)
+    monkeypatch.setattr(os, "listdir", refusing(PermissionError()))
     assert check([ME], 8000) is PortOwner.UNKNOWN
+
+
+def refusing(error: Exception) -> Callable[[str], list[Any]]:
+    def refuse(_: str) -> list[Any]:
+        raise error
+
+    return refuse
 
 
 def test_where_no_socket_may_be_seen_it_is_unknown_and_there_is_no_tree(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(kind: str) -> list[SimpleNamespace]:
-        raise psutil.AccessDenied
-
-    monkeypatch.setattr(psutil, "net_connections", refuse)
+    monkeypatch.setattr(psutil, "net_connections", refusing(psutil.AccessDenied()))
     assert check([ME], 8000) is PortOwner.UNKNOWN
     assert listening_tree(8000) == []
-
-
-def test_nobody_has_no_tree() -> None:
-    assert listening_tree(free_port()) == []
 
 
 @pytest.mark.whole

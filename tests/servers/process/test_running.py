@@ -121,9 +121,7 @@ def test_what_a_server_that_dies_leaves_behind_is_cleared_away(mark: str, port: 
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    ("code", "ends_with"), [("sys.exit(3)", 3), ("os.abort()", -signal.SIGABRT), ("sys.exit(0)", 0)]
-)
+@loop_over(("code", "ends_with"), [("sys.exit(3)", 3), ("os.abort()", -signal.SIGABRT), ("sys.exit(0)", 0)])
 def test_an_end_at_once_is_told(mark: str, port: int, log: Path, code: str, ends_with: int) -> None:
     with start(server(code, port), port, log) as running:
         until(lambda: running.exit_code() is not None, "its end is told")
