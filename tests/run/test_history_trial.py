@@ -9,7 +9,6 @@ import pytest
 from loadgen.base.errors import MeasureError
 from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import plan, profile
-from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.run import acceptance
 from loadgen.run.acceptance import TEXT, Adapter
@@ -22,23 +21,13 @@ FAILED = ControlAnswer("/", 500, b"Internal Server Error")
 NAMELESS = ControlAnswer("/", 200, b'{"id":null,"object":"response","status":"completed","output":[]}')
 IN_BAND = ControlAnswer("/", 200, b'{"error":{"message":"overloaded"}}')
 ODD = ControlAnswer("/", 200, b"<html>")
-TALKS = {
-    "turns": 2,
-    "num_sessions": 2,
-    "input_len": 9,
-    "output_len": 9,
-    "prefix_len": 9,
-    "max_concurrency": 1,
-}
+TALKS = {"turns": 2, "num_sessions": 2, "input_len": 9, "output_len": 9, "prefix_len": 9}
 
 
-def made(**keys: Any) -> Plan:
-    given = {**TALKS, "num_warmups": 0, "backend": "openai-responses", "assistant": "server", **keys}
-    return plan.make(profile.build(given), ModelTarget(UNKNOWN, "m"), Seed(1))
-
-
-def warm_up(of: Plan, answers: list[ControlAnswer], monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def warm_up(answers: list[ControlAnswer], monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What is sent before the run, to a server with these answers."""
+    kept = {"backend": "openai-responses", "assistant": "server", "max_concurrency": 1, "num_warmups": 0}
+    of = plan.make(profile.build({**TALKS, **kept}), ModelTarget(UNKNOWN, "m"), Seed(1))
     sent: list[dict[str, Any]] = []
 
     def send(_access: object, path: str, body: dict[str, Any], *_: object, **__: object) -> ControlAnswer:
@@ -56,7 +45,7 @@ def warm_up(of: Plan, answers: list[ControlAnswer], monkeypatch: pytest.MonkeyPa
 
 
 def test_the_second_request_names_the_answer_to_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = warm_up(made(), [KEPT, KEPT], monkeypatch)
+    first, second = warm_up([KEPT, KEPT], monkeypatch)
     assert (first["store"], first["stream"], first["input"]) == (True, False, TEXT)
     assert first["instructions"] == TEXT  # the run's own would be in the prefix cache
     assert second == {**first, "previous_response_id": "resp_1"}
@@ -64,12 +53,12 @@ def test_the_second_request_names_the_answer_to_the_first(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("answer", [FAILED, ODD, IN_BAND])
 def test_a_request_that_fails_shows_nothing(answer: ControlAnswer, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(warm_up(made(), [answer], monkeypatch)) == 1
+    assert len(warm_up([answer], monkeypatch)) == 1
 
 
 def test_a_server_that_forgets_is_named_with_the_way_to_have_it_keep(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MeasureError) as error:
-        warm_up(made(), [KEPT, FORGOTTEN], monkeypatch)
+        warm_up([KEPT, FORGOTTEN], monkeypatch)
     assert str(error.value) == (
         "http://h/v1/responses keeps no history of sessions (404: Response with id 'resp_1' not found.): "
         "start vLLM with VLLM_ENABLE_RESPONSES_API_STORE=1, SGLang with --enable-response-store, or pass "
@@ -81,4 +70,4 @@ def test_an_answer_without_an_id_is_no_history(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(
         MeasureError, match=r"keeps no history of sessions \(its response has no id\): start vLLM"
     ):
-        warm_up(made(), [NAMELESS], monkeypatch)
+        warm_up([NAMELESS], monkeypatch)

@@ -107,49 +107,37 @@ def assert_prompt_waits(server: Waiting) -> None:
     assert statistics.quantiles(later, n=4)[-1] < PROMPT_S  # a busy machine makes some late
 
 
-def assert_prompt(server: Waiting, transport: str, make_target: Callable[[], Any]) -> None:
-    with server:
-        driven = drive(job_of(make_target(), REQUESTS, 1), transport)
-    assert kinds(driven) == [None] * REQUESTS
-    assert_prompt_waits(server)
+# Where the server is: its address, and whether it is over TLS; "a link": in another network namespace.
+PLACES = {"loopback": ("127.0.0.1", False), "IPv6": ("::1", False), "TLS": ("127.0.0.1", True)}
+PLACES["a link"] = (FAR, False)
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("writes", WRITES)
+@pytest.mark.parametrize(
+    ("place", "writes"),
+    [
+        *(("loopback", writes) for writes in WRITES),
+        ("IPv6", "two writes"),
+        *(("TLS", writes) for writes in ("one write", "1000 bytes")),
+        pytest.param("a link", "two writes", marks=needs_ring),
+    ],
+)
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_what_was_read_is_acknowledged_at_once(transport: str, writes: str) -> None:
-    server = Waiting(partial(answer, WRITES[writes]), nagle=True)
-    assert_prompt(server, transport, lambda: server.target())
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_over_ipv6_too(transport: str) -> None:
-    server = Waiting(partial(answer, in_two_writes), nagle=True, host="::1")
-    assert_prompt(server, transport, lambda: server.target())
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize("writes", ["one write", "1000 bytes"])
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_over_tls_too(transport: str, writes: str) -> None:
-    serving, trusting = make_contexts("127.0.0.1")
-    server = Waiting(partial(answer, WRITES[writes]), nagle=True, tls=serving)
-    assert_prompt(server, transport, lambda: server.target(trusting))
-
-
-@needs_ring
-@pytest.mark.whole
-@pytest.mark.parametrize("transport", ["wire", "ring"])
-def test_over_a_link_between_two_namespaces_too(transport: str) -> None:
-    server = Waiting(partial(answer, in_two_writes), nagle=True, host=FAR)
+def test_what_was_read_is_acknowledged_at_once(transport: str, place: str, writes: str) -> None:
+    host, encrypted = PLACES[place]
+    serving, trusting = make_contexts(host) if encrypted else (None, None)
+    server = Waiting(partial(answer, WRITES[writes]), nagle=True, host=host, tls=serving)
 
     def ask() -> None:
-        driven = drive(job_of(server.target(), REQUESTS, 1), transport)
+        driven = drive(job_of(server.target(trusting), REQUESTS, 1), transport)
         assert kinds(driven) == [None] * REQUESTS
         assert_prompt_waits(server)
 
-    over_link(server, ask)
+    if host == FAR:
+        over_link(server, ask)
+        return
+    with server:
+        ask()
 
 
 @pytest.mark.parametrize("delay_acks", [False, True])

@@ -36,9 +36,10 @@ from fakes.scripted_server import (
 )
 from fakes.virtual_network import VirtualServer
 from fakes.virtual_time import START_NS
+from loadgen.settings.shard_settings import Share
 from loadgen.transport.epoll_transport import EpollTransport, PollPacing
 from loadgen.transport.failure import FailureKind
-from loadgen.transport.sending.job import Limits
+from loadgen.transport.sending.job import At, Limits, Listed
 from loadgen.transport.tcp_connection import SO_TIMESTAMPNS
 from loadgen.wire.openai import Completions
 
@@ -116,12 +117,14 @@ def test_a_request_is_sent_as_its_body_with_a_name_and_a_length(transport: str) 
 
 
 @loop_over("concurrency", [1, 8, None])
-def test_a_refused_port_fails_every_request_without_delay(epoll: str, concurrency: int | None) -> None:
-    job = job_of(target_of("127.0.0.1", closed_port()), 600, concurrency)
-    driven = drive(job, epoll)
-    assert kinds(driven) == [FailureKind.CONNECT] * 600
+def test_a_refused_port_fails_every_request_without_delay(transport: str, concurrency: int | None) -> None:
+    count = 20 if transport == "httpx" else 600
+    driven = drive(job_of(target_of("127.0.0.1", closed_port()), count, concurrency), transport)
+    assert kinds(driven) == [FailureKind.CONNECT] * count
     assert all(capture.sent_ns == 0 for capture in driven.captures)
-    assert all(capture.failure and "cannot connect" in capture.failure.detail for capture in driven.captures)
+    details = {capture.failure.detail for capture in driven.captures if capture.failure}
+    assert all(detail.isprintable() and len(detail) > 3 for detail in details)
+    assert transport == "httpx" or all("cannot connect" in detail for detail in details)
 
 
 def test_an_address_that_no_connection_can_be_begun_to_fails_each_request(epoll: str) -> None:
@@ -306,6 +309,19 @@ def test_an_open_loop_keeps_its_schedule(concurrency: int | None, transport: str
     assert (sent_ns >= intended_ns).all()
     late_ns = (sent_ns - intended_ns)[1:]  # over httpx the first is connected after its time
     assert late_ns.max() < MS // 10
+
+
+def test_a_part_of_an_open_loop_sends_its_indices_at_their_times(transport: str) -> None:
+    server, share = VirtualServer(lambda _: stream(2, 0.001)), Share(1, 3)
+    begin_ns, indices = server.now_ns() + 70 * MS, share.list_indices(9)
+    own = {"order": Listed(indices), "offsets_ns": indices * 10 * MS, "rate_per_s": 33.0}
+    job = job_of(server.target(), 0, share=share, start=At(begin_ns), **own)
+    driven = drive(job, transport, server)
+    assert [capture.index for capture in driven.captures] == [1, 4, 7]
+    assert driven.health.started_ns == begin_ns
+    assert [capture.intended_ns - begin_ns for capture in driven.captures] == [10 * MS, 40 * MS, 70 * MS]
+    assert all(0 <= capture.sent_ns - capture.intended_ns < 2 * MS for capture in driven.captures)
+    assert {capture.slot % 3 for capture in driven.captures} == {1}
 
 
 def test_an_open_loop_is_on_time_while_bodies_are_still_being_built(epoll: str) -> None:

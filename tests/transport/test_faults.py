@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -37,11 +36,9 @@ from fakes.scripted_server import (
     Answer,
     Driven,
     End,
-    closed_port,
     drive,
     job_of,
     records,
-    target_of,
 )
 from fakes.virtual_network import VirtualServer
 from loadgen.figures.distribution import Distribution
@@ -58,15 +55,8 @@ FAULTS = [fault for section in faults_table.SECTIONS.values() for fault in secti
 OF_CONNECTIONS = [fault for fault in FAULTS if re.match("closed|reset|half-closed", fault.name)]
 MANY_FAILURES = "many-failures"
 # The doubts that answers alone raise: the others are of the machine that this runs on, or of few requests.
-ABOUT_ANSWERS = {
-    MANY_FAILURES,
-    "failures",
-    "answer-lengths",
-    "early-ends",
-    "prompt-lengths",
-    "tokens-far-off",
-}
-ABOUT_ANSWERS |= {"prefix-cache", "many-resent"}
+ABOUT_ANSWERS = {MANY_FAILURES, "failures", "answer-lengths", "early-ends", "prompt-lengths"}
+ABOUT_ANSWERS |= {"tokens-far-off", "prefix-cache", "many-resent"}
 S_NS = 1_000_000_000
 SLACK_S = 2.0  # of a busy machine, beyond what a timeout takes
 MOST_STORED_BYTES = 1_000_000  # of a run of six requests, whatever the server wrote
@@ -138,19 +128,15 @@ def assert_counts_add_up(played: Played, fault: Fault, ending: Ending) -> None:
 def assert_ended(row: Record, fault: Fault, ending: Ending) -> None:
     """One request that met the fault."""
     if row.failure is None:
-        assert (row.output_tokens, row.usage, row.finish_reason) == (
-            ending.tokens,
-            ending.usage,
-            ending.reason,
-        )
+        found = (row.output_tokens, row.usage, row.finish_reason)
+        assert found == (ending.tokens, ending.usage, ending.reason)
         assert int(row.tokens.sum()) == ending.tokens
     else:
         detail = row.failure.detail
-        found = msgspec.json.encode(detail)
         assert detail.strip()
         assert len(detail) <= 400
-        assert detail.isprintable(), found
-        assert re.search(ending.says, detail, re.I), found
+        assert detail.isprintable(), ascii(detail)
+        assert re.search(ending.says, detail, re.I), ascii(detail)
     if fault.resent is not None:
         assert row.resends == fault.resent
     longest_s = max(fault.stall_s, fault.request_s)
@@ -160,12 +146,8 @@ def assert_ended(row: Record, fault: Fault, ending: Ending) -> None:
 def assert_good(row: Record) -> None:
     """One request that met no fault is answered as in a run without any."""
     assert row.failure is None
-    assert (row.output_tokens, row.input_tokens, row.usage, row.finish_reason) == (
-        OUTPUT,
-        INPUT,
-        True,
-        "length",
-    )
+    found = (row.output_tokens, row.input_tokens, row.usage, row.finish_reason)
+    assert found == (OUTPUT, INPUT, True, "length")
     assert row.tokens.tolist() == [1] * OUTPUT
 
 
@@ -176,21 +158,13 @@ def assert_figures_are_of_the_good_alone(played: Played) -> None:
     for name, found in distributions(metrics).items():
         assert found == distributions(alone)[name] or found.n == 0 == distributions(alone)[name].n, name
         if found.n:
-            figures = (
-                found.mean_ms,
-                found.median_ms,
-                found.min_ms,
-                found.max_ms,
-                *found.percentiles_ms.values(),
-            )
+            figures = (found.mean_ms, found.median_ms, found.min_ms, found.max_ms)
+            figures += (*found.percentiles_ms.values(),)
             assert all(math.isfinite(figure) and figure >= 0 for figure in figures), name
     assert metrics.total_output_tokens == sum(row.output_tokens for row in good)
     assert metrics.total_input_tokens >= 0
     for row in good:
-        arrivals = row.arrival_ns
-        assert row.sent_ns <= arrivals[0]
-        assert arrivals[-1] <= row.end_ns
-        assert (np.diff(arrivals) >= 0).all()
+        assert (np.diff([row.sent_ns, *row.arrival_ns, row.end_ns]) >= 0).all()
         assert (row.tokens >= 0).all()
 
 
@@ -274,19 +248,6 @@ def assert_costs_itself_alone(
 def test_every_fault_has_its_own_name() -> None:
     names = [fault.name for fault in FAULTS]
     assert len(names) == len(set(names)) > 150
-
-
-def test_a_refused_port_fails_each_request_at_once(transport: str, tmp_path: Path) -> None:
-    fault = Fault("refused", Answer([]), fails(K.CONNECT, r"\w{3}"), requests=3)
-    driven = drive(job_of(target_of("127.0.0.1", closed_port()), fault.requests, 1), transport)
-    played = judged(driven, fault.requests)
-    assert [row.failure and row.failure.kind for row in played.rows] == [K.CONNECT] * 3
-    assert all(row.failure and row.failure.detail.isprintable() for row in played.rows)
-    assert all(row.sent_ns == 0 for row in played.rows)
-    assert all(found.n == 0 for found in distributions(played.case.metrics).values())
-    assert_stored_whole(played, tmp_path)
-    assert_result_is_strict(played, fault)
-    assert played.result.verdict.level == "INVALID"
 
 
 def test_connections_reset_as_they_are_made_are_never_resent(transport: str) -> None:
