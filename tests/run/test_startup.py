@@ -9,34 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from builders.loops import read_tables
 from fakes.scripted_server import ScriptedServer, api, stream
 from fakes.surroundings import OUTPUT, ROOT
 
 # What would make every first request later, and when it is needed.
-LATER = {
-    "scipy": "for verdicts on differences",
-    "matplotlib": "for pictures",
-    "jinja2": "for a page",
-    "transformers": "for --tokenizer",
-    "loadgen.verdict.verdict": "for the report: every doubt",
-    "loadgen.report.report": "for the report",
-    "loadgen.features.sensors.sensor_summary": "when a run has ended",
-    "loadgen.features.roofline.machines": "when a run has ended, or for --hardware",
-    "loadgen.features.roofline.models": "when a run has ended",
-    "loadgen.fleet": "for --cluster",
-    "loadgen.transport.httpx_transport": "for --transport httpx",
-    "loadgen.run.launched_server": "for --launch",
-    "loadgen.features.images.image_counts": "when a run has ended",
-    "loadgen.features.apis.messages_api": "for /v1/messages",
-    "loadgen.features.apis.responses_api": "for /v1/responses",
-    "loadgen.features.sessions.session_figures": "when a run has ended",
-    "loadgen.features.sessions.turn_sending": "for sessions",
-    "loadgen.features.traces.trace_formats": "for --trace",
-    "loadgen.features.traces.agent_traces": "for --trace, of agents",
-    "opentelemetry": "for --otel",
-    "loadgen.study": "for other verbs",
-    "loadgen.study.series": "for other verbs",
-}
+LATER = read_tables("startup")["later"]
 AT_THE_FORK = """if True:
     import os, sys
     def fork():
