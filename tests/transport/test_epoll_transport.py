@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -314,7 +315,7 @@ def test_an_open_loop_keeps_its_schedule(concurrency: int | None, transport: str
 def test_a_part_of_an_open_loop_sends_its_indices_at_their_times(transport: str) -> None:
     server, share = VirtualServer(lambda _: stream(2, 0.001)), Share(1, 3)
     begin_ns, indices = server.now_ns() + 70 * MS, share.list_indices(9)
-    own = {"order": Listed(indices), "offsets_ns": indices * 10 * MS, "rate_per_s": 33.0}
+    own: dict[str, Any] = {"order": Listed(indices), "offsets_ns": indices * 10 * MS, "rate_per_s": 33.0}
     job = job_of(server.target(), 0, share=share, start=At(begin_ns), **own)
     driven = drive(job, transport, server)
     assert [capture.index for capture in driven.captures] == [1, 4, 7]

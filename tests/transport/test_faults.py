@@ -158,8 +158,8 @@ def assert_figures_are_of_the_good_alone(played: Played) -> None:
     for name, found in distributions(metrics).items():
         assert found == distributions(alone)[name] or found.n == 0 == distributions(alone)[name].n, name
         if found.n:
-            figures = (found.mean_ms, found.median_ms, found.min_ms, found.max_ms)
-            figures += (*found.percentiles_ms.values(),)
+            figures = [found.mean_ms, found.median_ms, found.min_ms, found.max_ms]
+            figures += found.percentiles_ms.values()
             assert all(math.isfinite(figure) and figure >= 0 for figure in figures), name
     assert metrics.total_output_tokens == sum(row.output_tokens for row in good)
     assert metrics.total_input_tokens >= 0
