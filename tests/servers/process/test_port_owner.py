@@ -32,9 +32,9 @@ def listener(ip: str, port: int, pid: int | None, status: str = psutil.CONN_LIST
     return SimpleNamespace(status=status, laddr=SimpleNamespace(ip=ip, port=port), pid=pid)
 
 
-def listeners(port: int) -> set[int]:
-    found = psutil.net_connections("tcp")
-    return {one.pid for one in found if one.pid and one.status == psutil.CONN_LISTEN and one.laddr[1] == port}
+def listeners(port: int) -> set[int | None]:
+    found = [one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+    return {one.pid for one in found if one.laddr and one.laddr.port == port}
 
 
 def seen(*connections: SimpleNamespace) -> Callable[[str], list[SimpleNamespace]]:
