@@ -56,18 +56,19 @@ def test_a_request_that_fails_shows_nothing(answer: ControlAnswer, monkeypatch: 
     assert len(warm_up([answer], monkeypatch)) == 1
 
 
-def test_a_server_that_forgets_is_named_with_the_way_to_have_it_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [
+        ([KEPT, FORGOTTEN], "404: Response with id 'resp_1' not found."),
+        ([NAMELESS], "its response has no id"),
+    ],
+)
+def test_a_server_that_forgets_is_named_with_the_way_to_have_it_keep(
+    answers: list[ControlAnswer], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(MeasureError) as error:
-        warm_up([KEPT, FORGOTTEN], monkeypatch)
+        warm_up(answers, monkeypatch)
     assert str(error.value) == (
-        "http://h/v1/responses keeps no history of sessions (404: Response with id 'resp_1' not found.): "
-        "start vLLM with VLLM_ENABLE_RESPONSES_API_STORE=1, SGLang with --enable-response-store, or pass "
-        "--assistant live"
+        f"http://h/v1/responses keeps no history of sessions ({why}): start vLLM with "
+        "VLLM_ENABLE_RESPONSES_API_STORE=1, SGLang with --enable-response-store, or pass --assistant live"
     )
-
-
-def test_an_answer_without_an_id_is_no_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(
-        MeasureError, match=r"keeps no history of sessions \(its response has no id\): start vLLM"
-    ):
-        warm_up([NAMELESS], monkeypatch)

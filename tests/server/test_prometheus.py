@@ -76,37 +76,13 @@ def test_no_piece_of_a_line_raises(labels: str) -> None:
         assert snapshot.error or snapshot.names == "vllm"
 
 
-def test_engines_are_put_together_and_the_fullest_cache_counts() -> None:
-    snapshot = read(
-        'vllm:generation_tokens_total{engine="0",model_name="m"} 10\n'
-        'vllm:generation_tokens_total{engine="1",model_name="m"} 5\n'
-        'vllm:num_requests_running{engine="0",model_name="m"} 3\n'
-        'vllm:num_requests_running{engine="1",model_name="m"} 4\n'
-        'vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.5\n'
-        'vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.25\n'
-    )
-    assert snapshot.counters == {("m", "generation_tokens", ""): 15}
-    assert (snapshot.gauge("running"), snapshot.gauge("kv_cache_usage")) == (7, 0.5)
-
-
-def test_ranks_repeat_one_another_and_data_parallel_ranks_do_not() -> None:
-    snapshot = read(
-        'sglang:num_running_reqs{dp_rank="0",model_name="m",pid="11",tp_rank="0"} 3\n'
-        'sglang:num_running_reqs{dp_rank="0",model_name="m",pid="12",tp_rank="1"} 3\n'
-        'sglang:num_running_reqs{dp_rank="1",model_name="m",pid="13",tp_rank="0"} 5\n'
-    )
-    assert snapshot.gauge("running") == 8
-
-
-def test_a_gauge_by_priority_is_beside_the_whole() -> None:
-    snapshot = read(
-        'sglang:num_queue_reqs{model_name="m",priority=""} 5\n'
-        'sglang:num_queue_reqs{model_name="m",priority="1"} 2\n'
-        'sglang:prompt_tokens_total{model_name="m",priority="1"} 2\n'
-        'sglang:prompt_tokens_total{model_name="m",priority="2"} 3\n'
-    )
-    assert snapshot.gauge("waiting") == 5
-    assert snapshot.counters == {("m", "prompt_tokens", ""): 5}
+@loop_over_named(("lines", "gauges", "counters"), TABLES["together"])
+def test_series_of_one_server_are_put_together(
+    lines: list[str], gauges: dict[str, float], counters: dict[str, float]
+) -> None:
+    snapshot = read("".join(f"{line}\n" for line in lines))
+    assert {gauge: snapshot.gauge(gauge) for gauge in gauges} == gauges
+    assert {f"{model} {name}": count for (model, name, _), count in snapshot.counters.items()} == counters
 
 
 def test_each_model_is_counted_apart() -> None:
