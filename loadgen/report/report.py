@@ -30,14 +30,7 @@ from loadgen.figures.metrics import drop_unknown, list_figures, list_sglang_figu
 from loadgen.host import cpu_use
 from loadgen.report import result_block, run_lines, shape_figures
 from loadgen.report.run_directory import Result
-from loadgen.report.section import (
-    ReportOptions,
-    Room,
-    Section,
-    fit_lines,
-    list_lines,
-    make_sections,
-)
+from loadgen.report.section import ReportOptions, Room, Section, fit_lines, list_lines, make_sections
 from loadgen.verdict import reconcile, verdict
 from loadgen.verdict.evidence import has_tail
 from loadgen.verdict.verdict import Level

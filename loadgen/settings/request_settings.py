@@ -137,8 +137,10 @@ def _check_sendable(value: dict[str, Any]) -> dict[str, Any]:
     try:
         json.dumps(value, allow_nan=False)
         msgspec.json.encode(value)  # which takes no halves of a surrogate pair, and 64 bits at most
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, OverflowError, UnicodeError) as error:
         raise ValueError(f"cannot be sent as JSON: {error}") from None
+    except ValueError:
+        raise ValueError("cannot be sent as JSON: a number is NaN or infinite") from None
     return value
 
 

@@ -25,15 +25,7 @@ from loadgen.features.attribution.stalls import (
 from loadgen.figures.distribution import Piece, rank_pieces
 from loadgen.figures.metrics import list_gaps
 from loadgen.figures.session_rows import find_sessions
-from loadgen.records.record import (
-    NO_CAUSE,
-    PATH,
-    REORDERING,
-    RETRANSMISSION,
-    UNKNOWN,
-    MessageBlock,
-    Records,
-)
+from loadgen.records.record import NO_CAUSE, PATH, REORDERING, RETRANSMISSION, UNKNOWN, MessageBlock, Records
 from loadgen.server.server_counters import ServerSample, ServerWindow
 from loadgen.verdict.arrival_checks import arrivals_not_tokens
 from loadgen.verdict.evidence import MeasuredRun, RunEvidence, has_tail, limit_doubts, mark_counted, percent

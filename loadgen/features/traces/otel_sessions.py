@@ -20,12 +20,7 @@ from loadgen.base.text import format_count
 from loadgen.features.traces import otel_spans
 from loadgen.features.traces.call_order import MOST_DEPTH, SUBAGENT, RecordedCalls, name_role
 from loadgen.features.traces.otel_spans import AGENT, CALL, TOOL, Span, SpanFile, SpanMessages
-from loadgen.features.traces.trace_rows import (
-    FAILED,
-    TraceColumns,
-    TraceRows,
-    find_growth,
-)
+from loadgen.features.traces.trace_rows import FAILED, TraceColumns, TraceRows, find_growth
 from loadgen.plan.planned_requests import UNKNOWN_LEN
 
 _MOST_SPANS = 2_000_000  # 2 GiB of memory if all are calls of models
