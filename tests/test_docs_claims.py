@@ -26,7 +26,7 @@ from loadgen.records import journal
 from loadgen.records.journal import JOURNAL
 from loadgen.report import request_rows, run_directory, run_writer
 from loadgen.report.run_writer import encode_run
-from loadgen.run import launched_server, saturation_rule
+from loadgen.run import launched_server, stop_rules
 from loadgen.server import sample_file, scraper
 from loadgen.settings import run_settings, server_settings
 from loadgen.study.audit import findings
@@ -60,10 +60,9 @@ CLAIMS: dict[str, tuple[str, ...]] = {
         f"written at most {journal._EVERY_NS // 10**6} ms after it was decoded",
         f"A thread syncs it every {journal._SYNC_S:g} s",
         f"before they are cut (default {run_settings.DRAIN_S:g})",
-        f"at least {saturation_rule.LEAST} of the run",
-        f"Mann-Kendall's z above {saturation_rule._TREND_Z:g}",
-        f"in the mean of {saturation_rule._BLOCKS} successive blocks, "
-        f"with Student's t above {saturation_rule._LAG_T}",
+        f"at least {stop_rules.LEAST} of the run",
+        f"Mann-Kendall's z above {stop_rules._TREND_Z:g}",
+        f"in the mean of {stop_rules._BLOCKS} successive blocks, with Student's t above {stop_rules._LAG_T}",
         f"{memory_room._USUAL_BYTES >> 20} MiB and {memory_room._TOKEN_BYTES >> 10} KiB per token",
         f"a line says so after {workers._WARNED_S:g} s",
         f"it is ended {workers._SILENT_S:g} s after its last sign of life",

@@ -43,7 +43,7 @@ SENT_BY_A_CLUSTER = ("run.assembly", "fleet.cluster_session")
 # The modules of the core that choose among features, or need one in few runs: no other imports any. Each
 # lists those of its subject in their order, and nothing that it imports may import it.
 CHOOSERS = {
-    "settings.image_settings", "plan.profile", "plan.plan",
+    "settings.data_settings", "plan.profile", "plan.plan",
     "transport.capture_process", "verdict.server_checks", "verdict.verdict",
     "report.run_writer", "report.request_rows", "report.report",
     "run.command.bench", "run.firing", "run.measurement", "run.observation",
@@ -52,7 +52,7 @@ CHOOSERS = {
 }  # fmt: skip
 INSIDE = {
     "study": [
-        "repeats", "load_table", "knee", "series_record", "sweep_record", "limit_record", "labels", "quality",
+        "repeats", "load_table", "series_record", "sweep_record", "limit_record", "labels", "quality",
         "run_summary", "bundle", "speed", "importers", "consistency", "compare", "answer", "compare_command",
         "audit", "pages", "describe_command", "history", "series", "gate", "verify", "bundle_command",
     ],
@@ -70,7 +70,7 @@ MOST_FILES = 8  # beside the folders
 # that nobody foresaw must cost its part alone, which names it.
 CATCHES_ALL = {
     ("capture_process.py", "BaseException"),
-    ("worker_process.py", "BaseException"),
+    ("workers.py", "BaseException"),
     ("errors.py", "Exception"),
 }
 CATCHES_ALL |= {(name, "Exception") for name in ("execution.py", "point_runs.py")}

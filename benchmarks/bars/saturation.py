@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.clients.adapters import Installed
 from benchmarks.harness.page import Bar, Section, markdown
 from benchmarks.simulated.serving import DrawnEngine
-from loadgen.run.saturation_rule import LEAST, SaturationRule
+from loadgen.run.stop_rules import LEAST, SaturationRule
 
 _FIRST_SEED = 22_000_000  # the rule's thresholds were chosen on other seeds, and on other engines
 _EACH = 200

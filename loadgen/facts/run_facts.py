@@ -17,16 +17,15 @@ from typing import Annotated, Any, Self, TypeVar, get_type_hints
 import msgspec
 import numpy as np
 from msgspec.structs import asdict
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import to_jsonable_python
 
 from loadgen.base import parsing, untrusted
+from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.base.structs import replace
 from loadgen.engines.refusals import AdaptedField
-from loadgen.facts.calibration import Calibration
 from loadgen.facts.ceiling import Ceiling
-from loadgen.facts.sensor_facts import SensorSummary
 from loadgen.figures.metrics import BlockFacts
 from loadgen.figures.objectives import make_block_facts, make_metric_options
 from loadgen.figures.per_request import MetricOptions
@@ -40,6 +39,131 @@ from loadgen.server.engine_config import EngineConfig
 from loadgen.server.server_counters import RoleWindow, ServerWindow
 from loadgen.settings.shard_settings import WHOLE, Share
 from loadgen.settings.validation import ServerSettings, explain_format, explain_unknown
+
+HEADROOM = 2  # times the messages per second of a run that a client should be able to time
+HELD_PERCENT = 5.0  # a load is held while P99 of the gap error is under this share of the true gap
+
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Error(BaseModel, extra="forbid", frozen=True):
+    """The absolute difference between reported and true values of one figure, over many events."""
+
+    median_us: NotNegative  # of the absolute error, as the others
+    p99_us: NotNegative
+    max_us: NotNegative
+    p99_percent: NotNegative  # of the true value's median
+
+    @classmethod
+    def from_pairs(cls, measured_ns: Int64, true_ns: Int64) -> Self:
+        """Compute the error of (measured, true) pairs in ns, at least one; a true median < 1 ns is 1 ns."""
+        off_us = np.abs(measured_ns - true_ns) / 1e3
+        median_us, p99_us = np.percentile(off_us, (50, 99)).tolist()
+        percent = 100 * p99_us / (max(float(np.median(true_ns)), 1.0) / 1e3)
+        return cls(median_us=median_us, p99_us=p99_us, max_us=float(off_us.max()), p99_percent=percent)
+
+    def percent(self, value_us: float) -> float:
+        """Convert an error in µs to percent of the true median; 0 where P99 is 0."""
+        return value_us / self.p99_us * self.p99_percent if self.p99_us else 0.0
+
+
+class Calibration(BaseModel, extra="forbid", frozen=True):
+    """One transport's self-test at one load."""
+
+    measured: datetime
+    environment: str  # a digest of machine and software: valid for this one only
+    transport: str
+    workers: int = Field(default=1, ge=1)  # that shared the load
+    streams: int = Field(ge=1)  # of all of them, as every figure here
+    interval_ms: Positive  # between messages of a stream
+    tokens_per_message: int = Field(default=1, ge=1)
+    ttft: Error
+    gap: Error  # between successive messages of a stream
+    e2e: Error
+    events_per_read: NotNegative  # messages seen in one read, 1 at best
+    capacity_tokens_per_s: NotNegative  # most with P99 gap error under 5 %; 0: no load was held
+    capacity_streams: int = Field(ge=0)  # most held at `interval_ms` so
+    capacity_bounded: bool = True  # a higher load failed; False: none was tried, there may be more
+    cpu_us_per_token: NotNegative  # of the capturing processes
+
+    def capacity_of(self, workers: int) -> float:
+        """Estimate the messages per second that N workers hold, in proportion to those measured."""
+        return self.capacity_tokens_per_s / self.tokens_per_message * workers / self.workers
+
+    def headroom(self, messages_per_s: float, workers: int = 1) -> float:
+        """Compute N workers' capacity ÷ a run's messages/s; 0 if no load was held, inf if it had none."""
+        return self.capacity_of(workers) / messages_per_s if messages_per_s > 0 else float("inf")
+
+
+class MemoryUse(BaseModel, extra="forbid", frozen=True):
+    """Bytes of memory over the window."""
+
+    peak_bytes: int
+    steady_bytes: int  # median of the window's second half
+    how: str  # it was learned, in words
+
+
+class SampleSpread(BaseModel, extra="forbid", frozen=True):
+    """Mean, least and greatest value of a quantity's samples in the window."""
+
+    min: float
+    mean: float
+    max: float
+
+
+class Energy(BaseModel, extra="forbid", frozen=True):
+    """Joules and watts over the window; idle power is from before the run."""
+
+    joules: float
+    mean_w: float
+    idle_w: float | None = None
+    source: str  # in words
+    parts: dict[str, float] = {}  # J by GPU or rail; they sum up to `joules`
+    under: dict[str, float] = {}  # J of rails and GPUs whose power is part of those
+
+    @property
+    def is_of_cpu(self) -> bool:
+        """Whether it is that of CPU packages and their memory, and of nothing else."""
+        return bool(self.parts) and all(where.startswith("CPU ") for where in self.parts)
+
+    def sum_by_host(self) -> dict[str, float]:
+        """Return the joules by machine, "" for this one; the machine is named at the end of a place."""
+        hosts: dict[str, float] = {}
+        for where, joules in self.parts.items():
+            host = where.partition(" of ")[2]
+            hosts[host] = hosts.get(host, 0.0) + joules
+        return hosts
+
+
+class SensorSummary(BaseModel, extra="forbid", frozen=True):
+    """Memory, energy, temperature and clocks over the measured window; `missing` explains each None."""
+
+    duration_s: float
+    period_s: float
+    samples: int  # in the window
+    cpu_ms_per_sample: float
+    # Those with memory of the server, or all where that is not reported; and all of --power-url.
+    gpus: tuple[str, ...] = ()
+    server_gpus: tuple[str, ...] = ()  # those with its memory; empty: it is not reported
+    gpus_how: str = ""
+    server: MemoryUse | None = None  # GPU memory of the server
+    device: MemoryUse | None = None  # GPU memory in use by all processes on those GPUs
+    rss: MemoryUse | None = None  # host memory of the server's processes
+    pss: MemoryUse | None = None
+    system: MemoryUse | None = None  # memory of the machine in use
+    energy: Energy | None = None  # of the board, else of the GPUs, else of the CPU
+    cpu_energy: Energy | None = None  # of CPU packages and their memory, in no sum with a GPU's
+    temperature_c: dict[str, SampleSpread] = {}
+    sm_mhz: dict[str, SampleSpread] = {}
+    memory_mhz: dict[str, SampleSpread] = {}
+    held_back: dict[str, float] | None = None  # reason → share of the samples; None: not reported
+    missing: tuple[str, ...] = ()  # what could not be read, and why
+
+    def joules_per_token(self, output_tokens: int) -> float | None:
+        """Return the window's joules per output token of the window; None without energy or tokens."""
+        return self.energy.joules / output_tokens if self.energy is not None and output_tokens > 0 else None
+
 
 FORMAT = 2
 # Flags by which an engine takes more GPUs than those that share one copy of the model's layers.

@@ -238,9 +238,9 @@ def import_source(profile: Profile) -> ModuleType:
 
         return custom
     if kind == FILE:
-        from loadgen.features.data import recognised_rows
+        from loadgen.features.data import file_prompts
 
-        return recognised_rows
+        return file_prompts
     return prompt_texts
 
 

@@ -24,7 +24,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import suggest_name
 from loadgen.plan.planned_requests import ConcurrencySteps
-from loadgen.settings.conflicts import check_conflicts, is_stepped, reads_data
+from loadgen.settings.data_settings import check_conflicts, is_stepped, reads_data
 from loadgen.settings.load_schedule import Bursts, LoadSchedule, RampEnds, parse_bursts, parse_schedule
 from loadgen.settings.load_settings import ARRIVALS, VLLM_PROMPTS, CancelPoint, parse_cancel_point
 from loadgen.settings.request_settings import SAMPLING

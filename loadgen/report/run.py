@@ -1,9 +1,9 @@
-"""Run: one measured run as a value, for those who use loadgen from Python."""
+"""Run: one measured run as a value, for those who use loadgen from Python, and what --fail-on asks of it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -13,7 +13,7 @@ import msgspec
 from numpy.typing import NDArray
 
 from loadgen.base import files
-from loadgen.base.errors import Broken, LoadgenError, UsageError
+from loadgen.base.errors import FAIL_CODES, Broken, LoadgenError, UsageError
 from loadgen.base.rule import Finding, encode_finding
 from loadgen.figures.metrics import Metrics
 from loadgen.figures.objectives import ObjectiveEvidence
@@ -163,3 +163,25 @@ class Run:
             raise LoadgenError("; ".join(errors))
         self.directory = place
         return place
+
+
+_HOLDS: Mapping[str, Callable[[Result], bool]] = {
+    "invalid": lambda run: run.verdict.level is Level.INVALID,
+    "failures": lambda run: bool(run.records.failed),
+    "suspect": lambda run: run.verdict.level is not Level.VALID,
+    "slo": lambda run: not all(evidence.objective.holds(evidence.value) for evidence in run.objectives),
+}
+
+
+def find_failing(run: Result, asked: Collection[str]) -> set[str]:
+    """Find which of the conditions `asked`, names in FAIL_CODES, hold for a run."""
+    return {name for name in FAIL_CODES if name in asked and _HOLDS[name](run)}
+
+
+def check_fail_on(asked: Collection[str], workloads: Iterable[Profile]) -> None:
+    """Raise UsageError for a ladder if anything is asked, and for `slo` without an objective."""
+    for workload in workloads if asked else ():
+        if workload.ladder is not None:
+            raise UsageError("--fail-on judges runs under one load, and a ladder has many: leave it out")
+        if "slo" in asked and not workload.slo:
+            raise UsageError("--fail-on slo: no objective is given: give --slo, as --slo 'ttft p90 < 500ms'")

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.text import format_count
-from loadgen.facts.calibration import HEADROOM, Calibration
+from loadgen.facts.run_facts import HEADROOM, Calibration
 from loadgen.features.selftest.capacity import measure_one_worker
 from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.objectives import make_metric_options

@@ -1,17 +1,33 @@
-"""Data settings: what the requests are read from."""
+"""Data settings: what requests are made of, as random text, a data set or a trace, and what goes together."""
 
 import argparse
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Annotated, Literal, get_args
 
 import msgspec
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from loadgen.base import parsing
-from loadgen.base.parsing import integer_between
+from loadgen.base.errors import UsageError
+from loadgen.base.parsing import integer_between, number_between, refuse_blank
 from loadgen.base.text import quote_value
 from loadgen.settings import vllm_flags
-from loadgen.settings.setting import DATA, Conflict, Makes, Setting
+from loadgen.settings.setting import (
+    DATA,
+    IMAGES,
+    LENGTHS,
+    TRACES,
+    Conflict,
+    Given,
+    Makes,
+    Requirement,
+    Setting,
+    SettingRow,
+    Values,
+    convert_number,
+    make_check,
+)
 
 DatasetName = Literal["random", "sharegpt", "custom", "prefix_repetition", "timed_trace", "random-mm"]
 _IMAGES = (
@@ -158,3 +174,284 @@ DATA_SETS: dict[str, tuple[str, ...]] = {
         if name.startswith(kind)
     },
 }
+
+
+_UNREAD_SETS = (None, "random")
+_TRACES = ("trace", "timed_trace")
+
+
+def check_conflicts(rows: Iterable[SettingRow], values: Values, typed: Collection[str] = ()) -> None:
+    """Raise UsageError for the first of `rows` that lacks a setting it needs, or contradicts another.
+
+    `values` are a profile's, by key; `typed` are the keys that were given as flags or keywords.
+    """
+    by_name = {row.name: row for row in rows}
+    for row in by_name.values():
+        is_set, is_typed = values[row.name] != row.default, row.name in typed
+        given = {Given.SET: is_set, Given.TYPED: is_typed, Given.WRITTEN: is_set or is_typed}
+        for rule in row.rules:
+            if not given[rule.given]:
+                continue
+            if callable(rule.other):
+                found = rule.other(values)
+            else:
+                found = values[rule.other] != by_name[rule.other].default
+            if bool(found) is not isinstance(rule, Requirement):
+                other = "" if callable(rule.other) else by_name[rule.other].option
+                flag = row.option
+                if row.default is True and not values[row.name]:
+                    flag = f"--no-{flag[2:]}"
+                words = {"flag": flag, "other": other, "found": found, "data": find_data(values)[1]}
+                raise UsageError(rule.message.format_map({**values, **words}))
+
+
+def list_unheeded(rows: Sequence[SettingRow], values: Values, typed: Collection[str]) -> list[str]:
+    """List the typed flags of other data sets than the one in use, which have no effect, as in vLLM.
+
+    Of answers' lengths that are all typed, as by --output-len, only that is listed. --dataset-path counts as
+    typed if the profile gives it.
+    """
+    kind, _ = find_data(values)
+    every = set(ANSWER_LENS) if set(ANSWER_LENS) <= set(typed) else set()  # --output-len
+    given = {*typed, "dataset_path"} if values["dataset_path"] else {*typed} - {"dataset_path"}
+    lengthened = {name for name, source in SOURCES.items() if source.takes_output_len}
+    lengthened = lengthened.union(*(DATA_SETS[name] for name in ANSWER_LENS))
+    unheeded = ["--output-len"] if "output_len" in given and kind not in lengthened else []
+    return unheeded + [
+        row.option
+        for row in rows
+        if row.name in DATA_SETS
+        and row.name in given
+        and kind not in DATA_SETS[row.name]
+        and row.name not in every
+    ]
+
+
+def find_data(values: Values) -> tuple[str, str]:
+    """Return the data set's name and flag: --trace's, else --dataset-name's, else --dataset-path's, named "".
+
+    ("random", "") if none of them is given, or the name is `random`.
+    """
+    name = values["dataset_name"]
+    if values["trace"]:
+        return "trace", "--trace"
+    if name not in _UNREAD_SETS:
+        return str(name), f"--dataset-name {name}"
+    return ("", "--dataset-path") if values["dataset_path"] and name is None else ("random", "")
+
+
+def reads_data(values: Values) -> bool:
+    """Whether the requests come from a data set rather than random prompts."""
+    return find_data(values)[0] != "random"
+
+
+def replays_trace(values: Values) -> bool:
+    """Whether the requests come from a trace."""
+    return find_data(values)[0] in _TRACES
+
+
+def is_timed(values: Values) -> bool:
+    """Whether requests are sent at the times of a trace."""
+    own = values["self_timed"] is not False and values["trace_replay"] != "closed"
+    return replays_trace(values) and own
+
+
+def is_stepped(values: Values) -> bool:
+    """Whether the schedule's stages are concurrency levels rather than rates."""
+    return str(values.get("schedule") or "").strip().startswith("concurrency")
+
+
+PromptFormat = Literal["auto", "ids", "text-vllm", "text-vllm-0.9", "corpus", "words"]
+Compat = Literal["vllm", "vllm-0.9", "sglang", "inferencex"]
+_NO_RANGE = ("0.0", "0", "")
+
+
+OF_ITS_OWN = "{flag} is of random prompts, and {data} has prompts of its own: leave out one of them"
+_OWN_PROMPTS = Conflict(reads_data, OF_ITS_OWN, Given.WRITTEN)
+# A trace has the form of its prompts to choose.
+_TEXTS = Conflict(lambda values: find_data(values)[0] not in ("random", "trace"), OF_ITS_OWN, Given.WRITTEN)
+_RANGE = Conflict(
+    lambda values: values["range_ratio"] not in _NO_RANGE,
+    "{flag} and --random-range-ratio {range_ratio} both vary the lengths: leave one "
+    "out (a profile's by --random-range-ratio 0)",
+)
+_PREFIX = Requirement(
+    lambda values: values["prefix_len"] > 0 or reads_data(values),
+    "{flag} needs prefixes: pass --random-prefix-len N",
+)
+_IN_CLASSES = "{flag} and --class both give lengths: write them into each class, as input_len=500"
+_CLASSES = Conflict("classes", _IN_CLASSES, Given.TYPED)
+
+# fmt: off
+_made = partial(Setting, Makes.LOAD, group=LENGTHS, rules=(_OWN_PROMPTS,))
+_dist = partial(Setting, Makes.LOAD, group=LENGTHS, metavar="DIST", rank=3,
+    rules=(_RANGE, _OWN_PROMPTS, Conflict("classes", _IN_CLASSES, Given.WRITTEN)))
+_length = partial(Setting, Makes.LOAD, group=LENGTHS)
+
+
+class TextKeys(BaseModel, frozen=True, defer_build=True):
+    """The settings of the text of generated prompts."""
+
+    prompt_format: Annotated[PromptFormat, Setting(Makes.REQUEST, "form of random prompts. ids: exactly N "
+        "random token ids (default where the API takes them); corpus: text cut to N tokens; words: sized "
+        "by the server's own count", group=LENGTHS, rank=6, rules=(_TEXTS,))] = "auto"
+    prompt_corpus: Annotated[str, Setting(Makes.LOAD, "text of --prompt-format corpus (default: the one "
+        "that is shipped)", group=LENGTHS, metavar="FILE", rank=6, rules=(_TEXTS,))] = ""
+
+
+class VariationKeys(BaseModel, frozen=True, defer_build=True):
+    """The settings of how the lengths of generated prompts vary, and of the prefixes that prompts share."""
+
+    compat: Annotated[Compat, _made("client whose meaning --random-range-ratio has (default vllm)",
+        rank=3)] = "vllm"
+    # As lognormal:mean=1024,sd=512,min=16,max=8192; "": by input_len, range_ratio.
+    input_dist: Annotated[str, _dist("distribution of prompt tokens: fixed, uniform, normal, lognormal, "
+        "zipf, histogram:FILE; as lognormal:mean=1024,sd=512,min=16,max=8192")] = ""
+    output_dist: Annotated[str, _dist("distribution of output tokens, as of --input-dist")] = ""
+    # Prefixes of `prefix_len` tokens, of which each prompt begins with one.
+    prefix_groups: Annotated[int, _made("number of different prefixes, of --random-prefix-len each "
+        "(default 1)", rank=5, read=integer_between(1, parsing.MOST_TOKENS), metavar="N",
+        rules=(_PREFIX, _OWN_PROMPTS))] = 1
+    prefix_zipf: Annotated[float, _made("Zipf exponent of the prefixes' popularity (default 0: all alike)",
+        read=number_between(0, 10), metavar="S", rank=5, rules=(_PREFIX, _OWN_PROMPTS))] = 0.0
+
+
+class LengthKeys(BaseModel, frozen=True, defer_build=True):
+    """The settings of how long prompts and answers are."""
+
+    input_len: Annotated[int, Field(ge=1, le=parsing.MOST_TOKENS), _length("prompt tokens (default 1024)",
+        flag="--random-input-len", metavar="N", rules=(_CLASSES,), common=True)] = 1024
+    output_len: Annotated[int, Field(ge=1, le=parsing.MOST_TOKENS), _length("output tokens (default 128)",
+        flag="--random-output-len", metavar="N", rules=(_CLASSES,), common=True)] = 128
+    # One number, or {"input": R, "output": R} as JSON.
+    range_ratio: Annotated[str, _length("vary lengths by ± R, 0 to 1", flag="--random-range-ratio",
+        metavar="R", rank=2, rules=(_CLASSES,), common=True)] = "0.0"
+    prefix_len: Annotated[int, Field(ge=0, le=parsing.MOST_TOKENS), _length("tokens of the prefix that "
+        "prompts share (default 0)", flag="--random-prefix-len", metavar="N", rank=4)] = 0
+# fmt: on
+
+
+ImageFormat = Literal["jpeg", "png"]
+
+
+def _parse_sizes(text: str) -> object:
+    from loadgen.features.images import image_sizes  # numpy, which the parser does without
+
+    return image_sizes.parse_sizes(text)
+
+
+def _parse_counts(text: str) -> object:
+    from loadgen.features.images import image_sizes
+
+    return image_sizes.parse_counts(text)
+
+
+_NEEDED = Requirement(
+    lambda values: bool(values["image_size"] or values["image_dir"]),
+    "{flag} needs images: pass --image-size 1024x768, or --image-dir DIR",
+)
+_NO_TURNS = Conflict(
+    lambda values: values["turns"] is not None,
+    "{flag} is of single requests, and --turns makes conversations: leave out one of them",
+)
+# fmt: off
+_image = partial(Setting, Makes.LOAD, group=IMAGES)
+_vllms = partial(Setting, Makes.NOTHING, group=IMAGES, rank=1,
+    rules=(Requirement(lambda values: False, "{flag} goes with --dataset-name random-mm"),))
+
+
+class ImageKeys(BaseModel, frozen=True, defer_build=True):
+    """The settings of the images that requests carry."""
+
+    # As 1024x768; several with shares; or two distributions.
+    image_size: Annotated[str, AfterValidator(make_check(_parse_sizes)), _image("pixels of generated "
+        'images: 1024x768; "640x480 70%%, 1024x768 30%%"; or a distribution of widths and one of heights, '
+        '"DIST x DIST"', read=refuse_blank("1024x768"), metavar="SIZE",
+        rules=(Conflict("image_dir", "{flag} and {other} are two sources of images: leave out one of "
+            "them"), _NO_TURNS))] = ""
+    # A number, LEAST-MOST, or a distribution; "": 1.
+    images: Annotated[str, BeforeValidator(convert_number), AfterValidator(make_check(_parse_counts)),
+        _image("images per request: N, LEAST-MOST, or a distribution (default 1)", read=refuse_blank("1"),
+        metavar="N", rules=(_NEEDED,))] = ""
+    image_dir: Annotated[str, _image("send the PNG, JPEG, WebP and GIF files of a directory, in turn",
+        metavar="DIR", rules=(_NO_TURNS,))] = ""
+    image_format: Annotated[ImageFormat, _image("format of generated images (default jpeg)",
+        rules=(Requirement("image_size", "--image-format is for generated "
+            "images: pass --image-size 1024x768"),))] = "jpeg"
+    random_mm_base_items_per_request: Annotated[int | None, Field(ge=0), _vllms(
+        "images per request of random-mm (default 1)", metavar="N")] = None
+    random_mm_num_mm_items_range_ratio: Annotated[float | None, _vllms("vary the number of images of "
+        "random-mm by ± R, 0 to 1", read=number_between(0, 1), metavar="R")] = None
+    random_mm_limit_mm_per_prompt: Annotated[str, _vllms("most images per request of random-mm, as "
+        '{"image": 3}', metavar="JSON")] = ""
+    random_mm_bucket_config: Annotated[str, _vllms('shares of image sizes of random-mm: "{(768, 1024, 1): '
+        '1.0}", of (height, width, 1)', metavar="{(H,W,1): SHARE}")] = ""
+# fmt: on
+
+
+TraceFormat = Literal[
+    "",
+    "mooncake",
+    "bailian",
+    "azure-2023",
+    "azure-2024",
+    "burstgpt",
+    "weka",
+    "servegen",
+    "timed",
+    "tracelab",
+    "otel",
+    "workload",
+]
+_FORMATS = tuple(name for name in get_args(TraceFormat) if name)
+
+_TWO_SOURCES = "--trace and {other} are two sources of requests: leave out one of them"
+_OF_A_TRACE = Requirement(
+    replays_trace, "{flag} applies to a trace: pass --trace FILE, or leave it out", Given.WRITTEN
+)
+_ALONE = (
+    "--trace-replay {trace_replay} and --no-self-timed, which sends each request on its own, are two: leave "
+    "out one of them"
+)
+
+
+_UNTIMED = (
+    "--trace-jitter spreads requests of one instant, and those of sessions wait for responses: leave it out, "
+    "or add --trace-replay recorded"
+)
+
+
+# fmt: off
+_trace = partial(Setting, Makes.LOAD, group=TRACES, rules=(_OF_A_TRACE,))
+_most = partial(_trace, read=integer_between(1, parsing.MOST_TOKENS), metavar="N")
+
+
+class TraceKeys(BaseModel, frozen=True, defer_build=True):
+    """The settings of which trace is sent, and how it is changed."""
+
+    trace: Annotated[str, _trace("send a trace's requests at its times; of ServeGen, a directory",
+        metavar="FILE", names_server=True,
+        rules=(Conflict("dataset_path", _TWO_SOURCES), Conflict("dataset_name", _TWO_SOURCES)),
+        common=True)] = ""
+    trace_format: Annotated[TraceFormat, _trace(f"format of the trace: {', '.join(_FORMATS)} (default: by "
+        "the rows' keys)", metavar="NAME")] = ""
+    self_timed: Annotated[bool, _trace("send at the trace's times (default), not by rate and "
+        "concurrency")] = True
+    trace_replay: Annotated[Literal["recorded", "closed"], _trace("order of a trace's requests. closed: "
+        "those of a session wait for responses (default for agents); recorded: at the trace's times",
+        rules=(_OF_A_TRACE, Conflict(lambda values: values["self_timed"] is False, _ALONE)))] = "recorded"
+    # Either end may be left out.
+    trace_window: Annotated[str, _trace("part of the trace to send, in its seconds, as 600:1200",
+        metavar="START:END")] = ""
+    speed_up: Annotated[float, Field(gt=0.0, le=1e6), _trace("factor that the trace is sent "
+        "faster by (default 1)", metavar="X")] = 1.0
+    trace_max_input_len: Annotated[int | None, _most("most prompt tokens of a trace's request")] = None
+    trace_max_output_len: Annotated[int | None, _most("most output tokens of a trace's request")] = None
+    trace_too_long: Annotated[Literal["skip", "clip"], _trace("skip or clip longer requests of a trace "
+        "(default skip)")] = "skip"
+    trace_idle_cap: Annotated[float | None, _trace("longest pause without a request in a trace, in "
+        "seconds; longer ones are cut", read=number_between(0, parsing.YEAR_S), metavar="S")] = None
+    trace_jitter: Annotated[Literal["none", "uniform"], _trace("spread a trace's requests of one instant "
+        "over the grid of its times: uniform, or none (default)",
+        rules=(_OF_A_TRACE, Conflict(lambda values: values["trace_replay"] == "closed", _UNTIMED)))] = "none"
+# fmt: on

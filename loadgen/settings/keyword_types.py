@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
-from loadgen.settings.data_settings import DatasetName
-from loadgen.settings.image_settings import ImageFormat
-from loadgen.settings.prompt_settings import Compat, PromptFormat
+from loadgen.settings.data_settings import Compat, DatasetName, ImageFormat, PromptFormat, TraceFormat
 from loadgen.settings.request_settings import Backend
-from loadgen.settings.trace_settings import TraceFormat
 
 
 class WorkloadOptions(TypedDict, total=False):

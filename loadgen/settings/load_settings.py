@@ -3,7 +3,6 @@
 import argparse
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,7 +14,7 @@ from loadgen.base import parsing
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.parsing import integer_between, parse_with, refuse_blank, suggest_name
 from loadgen.base.text import format_count, quote_value
-from loadgen.settings.conflicts import is_stepped, is_timed, reads_data
+from loadgen.settings.data_settings import is_stepped, is_timed, reads_data
 from loadgen.settings.setting import (
     SHAPES,
     WORKLOAD,
@@ -25,6 +24,7 @@ from loadgen.settings.setting import (
     Setting,
     Values,
     convert_number,
+    make_check,
 )
 
 if TYPE_CHECKING:
@@ -136,17 +136,6 @@ def _check_classes(classes: tuple[RequestClass, ...]) -> tuple[RequestClass, ...
     if abs(shares - 100) > 1e-6:
         raise ValueError(f"the shares of the classes sum to {shares:.10g} %: make them 100 %")
     return classes
-
-
-def make_check(parse: Callable[[str], object]) -> Callable[[str], str]:
-    """Make a check that returns a text unchanged, and raises what `parse` raises unless the text is empty."""
-
-    def check_text(text: str) -> str:
-        if text:
-            parse(text)
-        return text
-
-    return check_text
 
 
 def _parse_schedule(text: str) -> "LoadSchedule":

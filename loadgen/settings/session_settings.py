@@ -10,7 +10,7 @@ from loadgen.base import parsing
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import integer_between, number_between
 from loadgen.base.untrusted import read_number
-from loadgen.settings.conflicts import is_stepped, reads_data
+from loadgen.settings.data_settings import is_stepped, reads_data
 from loadgen.settings.load_settings import ARRIVALS
 from loadgen.settings.request_settings import CHAT_APIS
 from loadgen.settings.setting import (

@@ -180,3 +180,14 @@ def annotate_bounds(kind: Any, bounds: Mapping[str, float], constraint: Callable
         for member in (get_args(kind) if get_origin(kind) in _UNIONS else (kind,))
     ]
     return typing.Union[tuple(members)]  # noqa: UP007 - of as many as there are
+
+
+def make_check(parse: Callable[[str], object]) -> Callable[[str], str]:
+    """Make a check that returns a text unchanged, and raises what `parse` raises unless the text is empty."""
+
+    def check_text(text: str) -> str:
+        if text:
+            parse(text)
+        return text
+
+    return check_text

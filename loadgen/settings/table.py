@@ -9,17 +9,18 @@ from typing import Any, Literal, get_args, get_origin
 
 from loadgen.engines.engines import LAUNCHED
 from loadgen.settings import setting
-from loadgen.settings.data_settings import DataKeys
-from loadgen.settings.image_settings import ImageKeys
+from loadgen.settings.data_settings import DataKeys, ImageKeys, LengthKeys, TextKeys, TraceKeys, VariationKeys
 from loadgen.settings.load_settings import CancelKeys, ClassKeys, LoadKeys, NameKeys, SeedOptions, ShapeKeys
-from loadgen.settings.prompt_settings import LengthKeys, TextKeys, VariationKeys
 from loadgen.settings.request_settings import FigureKeys, RequestKeys
 from loadgen.settings.run_settings import (
+    BY_ENVIRONMENT,
+    RECEIVED,
     AroundOptions,
     CommandFlags,
     OutputOptions,
     SendOptions,
     StopOptions,
+    TelemetryOptions,
 )
 from loadgen.settings.server_settings import (
     CallOptions,
@@ -33,8 +34,6 @@ from loadgen.settings.server_settings import (
 from loadgen.settings.session_settings import SessionKeys
 from loadgen.settings.setting import Makes, SettingRow, list_rows
 from loadgen.settings.shard_settings import ShardOptions
-from loadgen.settings.telemetry_settings import BY_ENVIRONMENT, RECEIVED, TelemetryOptions
-from loadgen.settings.trace_settings import TraceKeys
 
 
 class ProfileKeys(

@@ -32,7 +32,7 @@ from loadgen.report.report import SECTIONS
 from loadgen.report.result_file import OURS
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT
 from loadgen.report.section import ReportOptions, list_lines
-from loadgen.study.bundle import reading, signature
+from loadgen.study.bundle import reading
 from loadgen.study.bundle.reading import INTERRUPTED, KINDS, LARGEST_BYTES, LARGEST_RESULT, PARTS, SUMS, TEXTS
 from loadgen.study.verify import verify_command
 
@@ -85,7 +85,7 @@ def main(argv: Sequence[str]) -> int:
             f"--sign {key}: no such file: pass a private SSH key, or the public one of an agent's"
         )
     made = write_bundle([expand_path(run) for run in given.runs], output, given.with_text)
-    signed = signature.sign(output, key) if key else None
+    signed = reading.sign_bundle(output, key) if key else None
     for line in verify_command.list_unproven(output):
         print_text(clean_text(f"loadgen: verify will say: {line}"), sys.stderr)
     if given.json:

@@ -18,8 +18,7 @@ from loadgen.base.arrays import Bool, Float64, Int64, sum_exactly
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.rule import Find, Rule, Source
 from loadgen.engines import engines
-from loadgen.facts.calibration import Calibration
-from loadgen.facts.run_facts import Facts
+from loadgen.facts.run_facts import Calibration, Facts
 from loadgen.figures import steady_state
 from loadgen.figures.distribution import find_least_passing
 from loadgen.figures.metrics import Metrics

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.facts.calibration import Calibration, Error
 from loadgen.facts.ceiling import Ceiling
-from loadgen.facts.run_facts import Client, Facts, MergedShard, Server
+from loadgen.facts.run_facts import Calibration, Client, Error, Facts, MergedShard, Server
 from loadgen.features.roofline.estimate import estimate_ceiling
 from loadgen.features.roofline.machines import make_machine
 from loadgen.figures.metrics import compute_metrics

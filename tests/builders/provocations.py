@@ -20,8 +20,7 @@ from fakes.virtual_servers import MS
 from fakes.virtual_time import START_NS
 from loadgen import cli
 from loadgen.base.structs import replace
-from loadgen.facts.calibration import Calibration, Error
-from loadgen.facts.run_facts import Facts
+from loadgen.facts.run_facts import Calibration, Error, Facts
 from loadgen.features.selftest import kept_selftests
 from loadgen.host import environment
 from loadgen.host.environment import describe_machine

@@ -20,8 +20,7 @@ from fakes.hosted_api import openai_error
 from fakes.scripted_server import Answer, End, api, stream, token, usage
 from fakes.virtual_network import VirtualServer
 from fakes.virtual_servers import MS, engine_server, null_server
-from loadgen.facts.run_facts import Facts
-from loadgen.facts.sensor_facts import SensorSummary
+from loadgen.facts.run_facts import Facts, SensorSummary
 from loadgen.host.machine_state import MachineState
 from loadgen.server.checkpoint import Checkpoint
 from loadgen.server.engine_config import EngineConfig

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from builders.made_cases import run
 from builders.recorded_sensors import DATA, RecordedNvml, tree
-from loadgen.facts.sensor_facts import MemoryUse, SampleSpread, SensorSummary
+from loadgen.facts.run_facts import MemoryUse, SampleSpread, SensorSummary
 from loadgen.features.sensors.sensor_discovery import System
 from loadgen.host.jetson import Board
 from loadgen.host.machine_state import ClockState, MachineState, PowerCap

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over, read_tables
-from loadgen.facts.calibration import Calibration, Error
+from loadgen.facts.run_facts import Calibration, Error
 from loadgen.features.selftest import kept_selftests
 
 TABLES = read_tables("calibration")

@@ -21,12 +21,12 @@ from loadgen.facts.run_facts import (
     Facts,
     Join,
     Launched,
+    SensorSummary,
     Server,
     ShardFacts,
     list_annotations,
     mask_texts,
 )
-from loadgen.facts.sensor_facts import SensorSummary
 from loadgen.features.roofline import estimate
 from loadgen.features.roofline.roofline_settings import Flags
 from loadgen.report import report

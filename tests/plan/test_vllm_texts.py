@@ -16,9 +16,9 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
+from loadgen.plan.prompt_texts import TextPrompts, make_text_vllm, make_text_vllm_0_9, make_vllm_texts
 from loadgen.plan.random_prompts import PromptShape
 from loadgen.plan.tokenizers import Tokenizer, load_tokenizer
-from loadgen.plan.vllm_texts import TextPrompts, make_text_vllm, make_text_vllm_0_9, make_vllm_texts
 
 DATA = Path(__file__).parents[1] / "data"
 PLAIN = DATA / "tokenizer"
@@ -258,7 +258,7 @@ def test_a_path_that_does_not_exist_is_not_taken_for_a_name_on_a_hub(tmp_path: P
 @pytest.mark.whole
 def test_loading_is_silent_and_transformers_is_imported_late() -> None:
     script = (
-        "import sys, loadgen.plan.vllm_texts as t\n"
+        "import sys, loadgen.plan.prompt_texts as t\n"
         "assert 'transformers' not in sys.modules\n"
         f"t.load_tokenizer({str(PLAIN)!r}, 'text-vllm').encode('a b ' * 100_000, add_special_tokens=False)\n"
     )

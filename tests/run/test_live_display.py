@@ -15,8 +15,7 @@ from builders.loops import loop_over, read_tables
 from loadgen.base import clock
 from loadgen.records.record import Record
 from loadgen.run.command.progress import Progress
-from loadgen.run.live_display import LineDisplay, ProgressBar
-from loadgen.run.status_lines import RunStatus, Wait
+from loadgen.run.live_display import LineDisplay, ProgressBar, RunStatus, Wait
 from loadgen.transport.capture import Counters
 from loadgen.transport.failure import Failure, FailureKind
 

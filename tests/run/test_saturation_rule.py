@@ -15,7 +15,7 @@ from builders.loops import loop_over
 from builders.virtual_engine import open_loop
 from loadgen import cli
 from loadgen.report.run_directory import RESULT
-from loadgen.run.saturation_rule import LEAST, SaturationRule
+from loadgen.run.stop_rules import LEAST, SaturationRule
 from loadgen_servers.engine.scheduler import Limits, Scheduler
 from loadgen_servers.engine.step_times import FittedTiming, UnsteadyTiming
 

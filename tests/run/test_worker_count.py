@@ -14,7 +14,7 @@ import pytest
 from builders.loops import loop_over, read_tables
 from loadgen import cli
 from loadgen.engines import engines
-from loadgen.facts.calibration import Calibration, Error
+from loadgen.facts.run_facts import Calibration, Error
 from loadgen.features.selftest import kept_selftests
 from loadgen.host.environment import describe_machine
 from loadgen.plan import plan, profile

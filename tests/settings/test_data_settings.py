@@ -10,8 +10,7 @@ import pytest
 from builders.loops import loop_over, read_tables
 from loadgen.base.errors import UsageError
 from loadgen.plan import profile
-from loadgen.settings.conflicts import list_unheeded
-from loadgen.settings.data_settings import SOURCES, DatasetName
+from loadgen.settings.data_settings import SOURCES, DatasetName, list_unheeded
 from loadgen.settings.setting import list_rows
 from loadgen.settings.table import PROFILE_KEYS
 

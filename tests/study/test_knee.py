@@ -7,7 +7,7 @@ import pytest
 
 from builders.required import require
 from loadgen.base.arrays import Float64
-from loadgen.study.knee import find_knee
+from loadgen.study.load_table import find_knee
 
 LOADS = np.array([1, 2, 4, 8, 16, 32, 64, 128, 256, 512], np.float64)
 BEND = 40.0

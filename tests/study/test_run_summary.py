@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over_named, read_tables
-from loadgen.facts.run_facts import Cell, Server
-from loadgen.facts.sensor_facts import MemoryUse, SensorSummary
+from loadgen.facts.run_facts import Cell, MemoryUse, SensorSummary, Server
 from loadgen.server.checkpoint import Checkpoint
 from loadgen.study.run_summary import summarise_run
 from report.test_run_directory import WHEN, made

@@ -15,7 +15,7 @@ from loadgen.base import parsing
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines, OpenedFile, explain_fault
-from loadgen.features.data import row_kinds, sheets
+from loadgen.features.data import row_kinds
 from loadgen.features.data.listed_texts import (
     FileTexts,
     apply_template,
@@ -50,7 +50,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     """
     profile, seed = inputs.profile, inputs.shared_seed
     file = OpenedFile(profile.dataset_path, FLAG)
-    lines = sheets.convert_rows(file) if sheets.is_sheet(file) else Lines(file)
+    lines = row_kinds.convert_rows(file) if row_kinds.is_sheet(file) else Lines(file)
     order = shuffle_rows(len(lines), seed, profile.disable_shuffle)[: inputs.most]
     wanted = set(order)  # every row is decoded, since each must be of this kind
     rows = {i: row for i, row in enumerate(lines.decode_rows(PromptRow)) if i in wanted}

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import MS_NS, SECOND_NS
-from loadgen.features.ring.packet_ring import Frames, PacketRing
+from loadgen.features.ring.packet_ring import Frames, PacketRing, SourcePorts
 from loadgen.features.ring.segments import (
     SEGMENT,
     TAIL,
@@ -41,7 +41,6 @@ from loadgen.features.ring.segments import (
     order_segments,
     read_wall_ns,
 )
-from loadgen.features.ring.source_ports import SourcePorts
 from loadgen.transport.capture import (
     A_READ,
     NO_STAMP,

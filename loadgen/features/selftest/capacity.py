@@ -22,7 +22,7 @@ from loadgen.base.passages import Passage, print_passages
 from loadgen.base.tables import make_table
 from loadgen.base.text import format_count
 from loadgen.engines import engines
-from loadgen.facts.calibration import HELD_PERCENT, Calibration, Error
+from loadgen.facts.run_facts import HELD_PERCENT, Calibration, Error
 from loadgen.features.selftest import kept_selftests
 from loadgen.figures.metrics import compute_metrics, peak_concurrency
 from loadgen.figures.objectives import make_metric_options

@@ -17,8 +17,7 @@ from pydantic import BaseModel, ValidationError
 from loadgen.base import files, untrusted
 from loadgen.base.rule import Evidence, Origin, Source, note, suspect
 from loadgen.base.structs import replace
-from loadgen.facts.calibration import HEADROOM, HELD_PERCENT, Calibration
-from loadgen.facts.run_facts import Facts
+from loadgen.facts.run_facts import HEADROOM, HELD_PERCENT, Calibration, Facts
 from loadgen.verdict.evidence import RunEvidence, limit_doubts
 
 # These move the client's figures; the rest of the environment may change under a calibration.

@@ -16,7 +16,7 @@ from loadgen.base.passages import Passage, print_passages
 from loadgen.base.printing import add_json_flag, print_one_object, print_text
 from loadgen.base.tables import make_table
 from loadgen.base.text import format_count
-from loadgen.facts.calibration import Calibration
+from loadgen.facts.run_facts import Calibration
 from loadgen.features.selftest import kept_selftests
 from loadgen.features.selftest.capacity import (
     USUAL_STREAMS,

@@ -25,7 +25,7 @@ from loadgen.host.sensor import (
 )
 
 if TYPE_CHECKING:
-    from loadgen.facts.sensor_facts import SensorSummary
+    from loadgen.facts.run_facts import SensorSummary
     from loadgen.host.machine_state import MachineState
     from loadgen.server.sample_file import SampledSeries
 

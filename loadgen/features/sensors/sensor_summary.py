@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import Float64
 from loadgen.base.text import GIB
-from loadgen.facts.sensor_facts import Energy, MemoryUse, SampleSpread, SensorSummary
+from loadgen.facts.run_facts import Energy, MemoryUse, SampleSpread, SensorSummary
 from loadgen.host.machine_state import MachineState
 from loadgen.host.sensor import COUNTERS, Key, PowerSource, Quantity, Sample
 from loadgen.report.run_directory import Result

@@ -26,14 +26,21 @@ from loadgen.base.files import expand_path
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import add_json_flag, print_one_object, print_text
 from loadgen.base.text import list_first
-from loadgen.facts.calibration import Calibration, Error
-from loadgen.facts.run_facts import Client, Facts, Join, MergedShard, ShardFacts, list_annotations
+from loadgen.facts.run_facts import (
+    Calibration,
+    Client,
+    Error,
+    Facts,
+    Join,
+    MergedShard,
+    ShardFacts,
+    list_annotations,
+)
 from loadgen.features.shards.shard_clocks import ClockShift, ClockSpan, find_shifts
 from loadgen.records.journal import Parts
 from loadgen.records.record import BOUNDS, UNKNOWN, Record, Records
 from loadgen.report import report, result_block, run_directory, run_writer
-from loadgen.report.fail_conditions import find_failing
-from loadgen.report.run import Place, Run
+from loadgen.report.run import Place, Run, find_failing
 from loadgen.report.run_directory import Result
 from loadgen.server.sample_file import KeptSamples, SampledSeries
 from loadgen.transport.failure import Failure, FailureKind

@@ -35,7 +35,7 @@ from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display, LiveTotals
 from loadgen.run.firing import Outcome, TransportOptions, Watch
 from loadgen.run.measurement import PlanSender
-from loadgen.settings.telemetry_settings import BY_ENVIRONMENT
+from loadgen.settings.run_settings import BY_ENVIRONMENT
 
 if TYPE_CHECKING:
     from loadgen.features.telemetry.prometheus_page import PrometheusPage

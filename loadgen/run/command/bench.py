@@ -35,7 +35,7 @@ from loadgen.run.command.options import Options
 from loadgen.run.session import Session
 from loadgen.server.exchange import ServerAddress
 from loadgen.settings import vllm_flags
-from loadgen.settings.conflicts import list_unheeded
+from loadgen.settings.data_settings import list_unheeded
 from loadgen.settings.setting import list_rows
 from loadgen.settings.table import PROFILE_KEYS
 from loadgen_servers.process.embedded import Embedded
@@ -51,7 +51,7 @@ def prepare(options: Options) -> list[Profile]:
     names, overrides = options.profiles, options.overrides
     profiles = [profile.load(name, overrides, flags=True) for name in names] or [profile.build(overrides)]
     if options.fail_on:
-        from loadgen.report.fail_conditions import check_fail_on  # few runs need it
+        from loadgen.report.run import check_fail_on  # few runs need it
 
         check_fail_on(options.fail_on, profiles)
     for workload in profiles:
@@ -226,7 +226,7 @@ def finish(session: Session, run: Result, directory: Path) -> int:
         progress.warn(report.explain_unmeasured(run))
     failing = set[str]()
     if options.failing:
-        from loadgen.report.fail_conditions import find_failing  # few runs need it
+        from loadgen.report.run import find_failing  # few runs need it
 
         failing = find_failing(run, options.failing)
     return decide_exit_code(

@@ -25,12 +25,11 @@ from loadgen.run.command.options import Options, normalise
 from loadgen.settings import request_settings, vllm_flags
 from loadgen.settings.data_settings import ANSWER_LENS
 from loadgen.settings.keyword_types import BenchOptions, WorkloadOptions
-from loadgen.settings.run_settings import Tolerance
+from loadgen.settings.run_settings import TelemetryOptions, Tolerance
 from loadgen.settings.server_settings import CallOptions
 from loadgen.settings.setting import annotate_bounds, list_rows
 from loadgen.settings.shard_settings import ShardOptions
 from loadgen.settings.table import OPTIONS, PROFILE_KEYS
-from loadgen.settings.telemetry_settings import TelemetryOptions
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 _KEYS = frozenset(WorkloadOptions.__annotations__)

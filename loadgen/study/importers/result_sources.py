@@ -35,7 +35,6 @@ from loadgen.study.importers.clients import (
     loadgen_runs,
     mlperf_endpoints,
     tabular_clients,
-    trtllm,
     vllm_files,
 )
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit, StoredSweep
@@ -75,7 +74,7 @@ CLIENTS: tuple[ClientFormat, ...] = (
     inference_perf.LLM_D, mlperf_endpoints.MLPERF, http_clients.K6, http_clients.OHA,
 )  # fmt: skip
 TEXTS = (  # that are neither JSON nor anyone's table: each reads its own client's
-    trtllm.read_report, guidellm_reports.read_report, http_clients.read_report,
+    tabular_clients.read_report, guidellm_reports.read_report, http_clients.read_report,
     tabular_clients.read_benchy_sheet, inference_perf.read_yaml,
 )  # fmt: skip
 _MARKS = (
@@ -83,7 +82,7 @@ _MARKS = (
     *pasted_tables.MARKS,
     *guidellm_reports.PRINTED_MARKS,
     *http_clients.PRINTED_MARKS,
-    trtllm.MARK.encode(),
+    tabular_clients.MARK.encode(),
     *(_TITLE.encode(encoding) for encoding in ("utf-8", "utf-16-le", "utf-16-be")),
 )
 

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from loadgen.base.passages import Curve, CurveStyle, Panel, Passage, is_wide
 from loadgen.base.tables import make_table
 from loadgen.study.compare.comparison import INVALID
-from loadgen.study.knee import find_knee
 from loadgen.study.limit_record import format_load as shown_load
-from loadgen.study.load_table import settle_lengths
+from loadgen.study.load_table import find_knee, settle_lengths
 from loadgen.study.pages.comparison_section import MOST_CURVES
 from loadgen.study.run_summary import Reported, group_by
 

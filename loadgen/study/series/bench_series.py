@@ -18,8 +18,8 @@ from loadgen.base.structs import replace
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
 from loadgen.report import run_directory, run_writer
-from loadgen.report.fail_conditions import find_failing
 from loadgen.report.result_file import OURS, write_result
+from loadgen.report.run import find_failing
 from loadgen.report.run_directory import RESULT, Result
 from loadgen.run.command import progress
 from loadgen.run.command.bench import run_once

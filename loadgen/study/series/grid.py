@@ -20,8 +20,7 @@ from loadgen.features.data import row_kinds
 from loadgen.plan import request_sources
 from loadgen.plan.profile import SUBJECTS, Profile
 from loadgen.settings import data_settings
-from loadgen.settings.conflicts import list_unheeded
-from loadgen.settings.data_settings import ANSWER_LENS
+from loadgen.settings.data_settings import ANSWER_LENS, list_unheeded
 from loadgen.settings.setting import Makes, list_rows
 from loadgen.settings.table import PROFILE_KEYS
 from loadgen.settings.validation import find_flag

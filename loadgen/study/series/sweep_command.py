@@ -28,7 +28,7 @@ from loadgen.base.text import clean_text, format_count, wrap_text
 from loadgen.figures import objectives
 from loadgen.plan.request_sources import Seed
 from loadgen.report import run_directory
-from loadgen.report.fail_conditions import check_fail_on, find_failing
+from loadgen.report.run import check_fail_on, find_failing
 from loadgen.run.attach import collect_settings
 from loadgen.run.command.bench import check, make_seed
 from loadgen.run.command.options import Options, bench_parser, parse

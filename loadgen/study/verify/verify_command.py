@@ -19,7 +19,7 @@ from loadgen.base.printing import add_json_flag, print_json, print_text
 from loadgen.base.text import clean_line, clean_text, format_count, list_first
 from loadgen.records.journal import JOURNAL
 from loadgen.report.run_directory import ARRIVALS, RESULT
-from loadgen.study.bundle import reading, signature
+from loadgen.study.bundle import reading
 from loadgen.study.bundle.reading import INTERRUPTED, OTHERS, ChangedBundle, find_kind
 from loadgen.study.importers.clients.loadgen_runs import CELLS
 from loadgen.study.importers.result_sources import is_campaign, may_hold_results
@@ -112,7 +112,7 @@ def verify_place(path: Path, allowed: Path | None = None) -> Verified:
         return Verified(place, prove_directory(path, str, passed), tuple(passed))
     try:
         opened = reading.open_bundle(path)
-        signed = signature.check_signature(path, opened.sha256, allowed)
+        signed = reading.check_signature(path, opened.sha256, allowed)
     except ChangedBundle as error:
         return Verified(place, refused=str(error))
     try:
@@ -172,7 +172,7 @@ def list_unproven(bundle: Path) -> list[str]:
 
 
 def _describe_place(one: Verified) -> Iterator[str]:
-    """Yield the lines on one place: refused, or whose signature, what was proven or not, files not read."""
+    """Yield the lines on one place: refused, or whose reading, what was proven or not, files not read."""
     if one.refused:
         yield f"REFUSED  {one.refused}"
         return

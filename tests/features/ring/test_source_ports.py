@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.required import require
-from loadgen.features.ring import source_ports
+from loadgen.features.ring import packet_ring
 from loadgen.features.ring.packet_filter import MOST_RANGES
-from loadgen.features.ring.source_ports import SourcePorts
+from loadgen.features.ring.packet_ring import SourcePorts
 from loadgen.transport.network import SystemNetwork
 
 LOW, HIGH = 40000, 40999
@@ -80,7 +80,7 @@ class Port:
 
 @pytest.fixture(autouse=True)
 def _thousand_ports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_ports, "read_local_ports", lambda: (LOW, HIGH))
+    monkeypatch.setattr(packet_ring, "read_local_ports", lambda: (LOW, HIGH))
 
 
 def take(ports: SourcePorts) -> tuple[Any, int]:
@@ -103,7 +103,7 @@ def test_ports_of_others_are_left_out_and_not_admitted() -> None:
 
 
 def test_loopback_too_scattered_has_an_address_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_ports, "read_local_ports", lambda: (LOW, LOW + 3999))
+    monkeypatch.setattr(packet_ring, "read_local_ports", lambda: (LOW, LOW + 3999))
     machine = Machine({("127.0.0.1", LOW + i) for i in range(0, 4000, 2)}, local=("127.0.0.1", 0))
     ports = machine.ports()
     assert ports.reserve(MOST_RANGES + 50)
@@ -156,12 +156,12 @@ def test_the_ranges_that_are_left_are_as_many_as_was_reckoned(
     shuffled = sorted(gone)
     order.shuffle(shuffled)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(source_ports, "_FEW_RANGES", most)
+        patch.setattr(packet_ring, "_FEW_RANGES", most)
         for port in shuffled:
             ports.end_connection(under_way[port], port)
         ports._release()
     assert len(machine.admitted) <= max(most, 2)
-    left = len(list(source_ports._split_into_ranges(sorted({*under_way} - gone))))
+    left = len(list(packet_ring._split_into_ranges(sorted({*under_way} - gone))))
     if left <= most:
         assert flat(machine.admitted) == {*under_way} - gone
 

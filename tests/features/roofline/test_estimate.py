@@ -10,8 +10,7 @@ import pytest
 from builders import made_cases as made
 from builders.loops import loop_over, loop_over_named, read_tables
 from loadgen.base.structs import replace
-from loadgen.facts.run_facts import Facts, Server
-from loadgen.facts.sensor_facts import SensorSummary
+from loadgen.facts.run_facts import Facts, SensorSummary, Server
 from loadgen.features.roofline import bound, estimate
 from loadgen.features.roofline.estimate import find_ceiling
 from loadgen.features.roofline.roofline_settings import Flags

@@ -19,7 +19,7 @@ from builders.required import require
 from loadgen import cli
 from loadgen.base.errors import MeasureError
 from loadgen.base.passages import render_passage
-from loadgen.facts.calibration import Calibration, Error
+from loadgen.facts.run_facts import Calibration, Error
 from loadgen.features.selftest import capacity, kept_selftests, selftest_command
 from loadgen.features.selftest.capacity import (
     Capacity,

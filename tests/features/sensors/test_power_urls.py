@@ -22,7 +22,7 @@ from loadgen.run.assembly import check_options
 from loadgen.run.command import options
 from loadgen.run.live_display import choose_display
 from loadgen.server.exchange import ControlAnswer, ServerAddress
-from loadgen.settings.telemetry_settings import check_power_url
+from loadgen.settings.run_settings import check_power_url
 
 TABLES = read_tables("power_urls")
 S = 1_000_000_000

@@ -12,7 +12,7 @@ import pytest
 from builders.loops import loop_over, loop_over_named, read_tables
 from builders.required import require
 from loadgen.base import clock
-from loadgen.facts.sensor_facts import SensorSummary
+from loadgen.facts.run_facts import SensorSummary
 from loadgen.features.sensors.sampler import Sampler
 from loadgen.features.sensors.sensor_summary import Window, list_series, render_summary, summarize_window
 from loadgen.host.sensor import Absent, PowerSource, Reading, Sample, Sensor

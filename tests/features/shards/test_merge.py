@@ -22,8 +22,7 @@ from builders.shard_runs import by_workers, divided, named, part, selected, shar
 from loadgen import __version__, cli
 from loadgen.base.errors import UsageError
 from loadgen.base.structs import replace
-from loadgen.facts.run_facts import Facts, Join, list_annotations
-from loadgen.facts.sensor_facts import SensorSummary
+from loadgen.facts.run_facts import Facts, Join, SensorSummary, list_annotations
 from loadgen.features.fingerprint.answer_check import make_empty_fingerprint
 from loadgen.features.shards import merge
 from loadgen.plan import profile

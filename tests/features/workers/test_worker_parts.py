@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from builders.loops import loop_over
 from fakes.scripted_server import job_of, target_of
-from loadgen.features.workers.worker_process import (
+from loadgen.features.workers.workers import (
     EndedRequests,
     Queue,
     Shared,
@@ -22,8 +22,9 @@ from loadgen.features.workers.worker_process import (
     WorkerEnd,
     WorkerMessage,
     WorkerResult,
+    WorkerRun,
+    join_health,
 )
-from loadgen.features.workers.workers import WorkerRun, join_health
 from loadgen.records.record import Record
 from loadgen.run import worker_count
 from loadgen.run.command.progress import NO_TTFTS, LiveTotals, Totals

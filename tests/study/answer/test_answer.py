@@ -23,8 +23,7 @@ from builders.made_answers import NOISE, answered, keep_campaign, made_quality, 
 from builders.made_limits import TTFT, limit_record
 from loadgen.base.errors import UsageError
 from loadgen.base.passages import render_markdown_passage, render_passage
-from loadgen.facts.run_facts import ATTACHED, Launched
-from loadgen.facts.sensor_facts import Energy, SensorSummary
+from loadgen.facts.run_facts import ATTACHED, Energy, Launched, SensorSummary
 from loadgen.figures.objectives import Standing, parse_objectives
 from loadgen.host.machine_state import MachineState
 from loadgen.report.load_identity import Load

@@ -20,8 +20,8 @@ from builders.required import require
 from loadgen.base.rule import Severity, Source
 from loadgen.features.roofline import machines
 from loadgen.features.roofline.estimate import estimate_ceiling
+from loadgen.plan.prompt_texts import make_vllm_texts
 from loadgen.plan.random_prompts import PromptShape
-from loadgen.plan.vllm_texts import make_vllm_texts
 from loadgen.report.load_identity import Load
 from loadgen.study.audit.findings import (
     CHECKS,

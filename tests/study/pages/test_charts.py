@@ -20,7 +20,7 @@ from loadgen.report import report
 from loadgen.report.load_identity import Load
 from loadgen.report.run_directory import Result
 from loadgen.server.sample_file import KeptSamples, SampledSeries
-from loadgen.study.knee import Knee
+from loadgen.study.load_table import Knee
 from loadgen.study.pages import load_charts, pictures, run_charts
 from loadgen.study.pages.colours import DARK, LIGHT, SHADES
 from loadgen.study.pages.run_charts import plot_waits

@@ -25,7 +25,7 @@ from loadgen.figures import objectives
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
 from loadgen.report import run_directory
-from loadgen.report.fail_conditions import find_failing
+from loadgen.report.run import find_failing
 from loadgen.run.attach import collect_settings
 from loadgen.run.command import bench
 from loadgen.run.command.options import Options, bench_parser, parse

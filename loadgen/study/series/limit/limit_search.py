@@ -34,7 +34,6 @@ from loadgen.report.run_directory import Result
 from loadgen.run.session import Session
 from loadgen.server.server_counters import ServerWindow
 from loadgen.study import limit_record
-from loadgen.study.knee import find_knee
 from loadgen.study.limit_record import (
     Bottleneck,
     LimitEstimate,
@@ -44,6 +43,7 @@ from loadgen.study.limit_record import (
     SearchEnd,
     name_percentile,
 )
+from loadgen.study.load_table import find_knee
 from loadgen.study.repeats import Mean
 from loadgen.study.series.limit.search import STEP, NextRun, Search, Trial
 from loadgen.study.series.point_runs import (
