@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -81,11 +80,3 @@ def thor() -> Iterator[Reported]:
         load = replace(one.load, name=one.load.name.removesuffix(" load"))
         figures = {key: one.figures[key] for key in _KEYS}
         yield replace(one, figures=figures, load=load, source="thor.csv", file="", machine="Jetson Thor")
-
-
-def rtx() -> Iterator[Reported]:
-    """The RTX PRO 6000 page's rows."""
-    with (PUBLISHED / "rtx_pro_6000_speed.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            figures = {"speed_tok_s": float(row["tok_s"])}
-            yield Reported(row["model"], figures, Load(), "rtx.csv", told_by="speed table")

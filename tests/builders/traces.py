@@ -17,11 +17,9 @@ from loadgen.plan.request_sources import ModelTarget, Seed
 EXCERPTS = Path(__file__).parents[1] / "data" / "traces"
 MOONCAKE = EXCERPTS / "mooncake_conversation.jsonl"
 AZURE = EXCERPTS / "azure_2023_conv.csv"
-SERVEGEN = EXCERPTS / "servegen_r1_chunk-2-trace.csv"
 WEKA_AGENTS = EXCERPTS / "weka_agents.jsonl"
 TRACELAB = EXCERPTS / "tracelab_rounds.jsonl"
 OTEL_GENAI = EXCERPTS / "otel_genai.jsonl"
-OTEL_OPENINFERENCE = EXCERPTS / "otel_openinference.jsonl"
 OTEL_FAN_IN = EXCERPTS / "otel_fan_in.json"
 SUBJECT = ModelTarget(UNKNOWN, "m", vocab_size=4000)
 
@@ -83,9 +81,3 @@ def offsets_ms(of: Plan) -> list[float]:
 def waits_of(of: Plan) -> Waits:
     """What each request of a plan of sessions waits for."""
     return require(require(of.turns).waits)
-
-
-def list_waits(of: Plan) -> list[list[int]]:
-    """The requests that each request of a plan waits for."""
-    waits_of(of).check(require(of.turns).begins)
-    return [waits_of(of).list_before(i) for i in range(len(of))]

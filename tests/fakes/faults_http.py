@@ -31,7 +31,6 @@ WAITS = fails(K.STALL, STALLED.says)
 UNANSWERED = fails(K.TRUNCATED, "without a byte of a response")
 CUT = fails(K.TRUNCATED, r"without a finish reason or \[DONE\], after \d+ chunks|closed connection|reset")
 NO_HTTP = fails(K.MALFORMED, r"\w{3}")
-CUT_SHORT = fails(K.MALFORMED, "truncated")
 TOO_LONG = fails(K.MALFORMED, "larger than")
 COMPRESSED = fails(K.MALFORMED, "compressed|coding")
 CHUNKED = "transfer-encoding: chunked"

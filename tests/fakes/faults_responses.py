@@ -7,14 +7,9 @@ from typing import Any
 import msgspec
 
 from fakes.faults import INPUT, OUTPUT, WHOLE, Ending, Fault, K, cut, events, fails, raw, succeeds
+from fakes.faults_messages import event, unnamed
 from fakes.faults_stream import CUT, EMPTY, NO_JSON, in_band
 from fakes.scripted_server import DONE, Answer, whole
-
-
-def event(kind: str, **more: Any) -> bytes:
-    """An event under its name."""
-    data = msgspec.json.encode({"type": kind, **more})
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
 
 
 def text(value: object = "a") -> bytes:
@@ -46,11 +41,6 @@ def answer(status: str = "incomplete", **more: Any) -> dict[str, Any]:
 def end(status: str = "incomplete", **more: Any) -> bytes:
     """The last event."""
     return event(f"response.{status}", response=answer(status, **more))
-
-
-def unnamed(data: bytes) -> bytes:
-    """The event without its name."""
-    return data.partition(b"\n")[2]
 
 
 BEGUN = tuple(

@@ -23,6 +23,8 @@ from loadgen.figures.per_request import MetricOptions
 from loadgen.records import journal
 from loadgen.records.record import Record, Records
 from loadgen.report import run_directory as result
+from loadgen.report.report import render_report
+from loadgen.report.run_writer import encode_run
 from loadgen.transport.failure import Failure, FailureKind
 
 KEPT = Path(__file__).parents[1] / "data/run_directories/smoke"
@@ -119,10 +121,8 @@ class _Place(NamedTuple):
 
 @cache
 def _stored() -> tuple[bytes, list[_Place]]:
-    """A file of columns, and where each lies."""
-    path = place("files") / "stored.npz"
-    some_records().save(path)
-    raw, found = path.read_bytes(), []
+    """The columns of a kept run, and where each lies in its file."""
+    raw, found = (KEPT / "arrivals.npz").read_bytes(), []
     with ZipFile(BytesIO(raw)) as archive:
         listed = archive.start_dir
         for info in archive.infolist():
@@ -147,7 +147,7 @@ def columns(data: bytes) -> None:
         length = min(8, here.end - first)
         changed[first : first + length] = data[at + 3 : at + 3 + length]
         struct.pack_into("<I", changed, here.checksum, zlib.crc32(changed[here.begin : here.end]))
-    arrivals(bytes(changed))
+    run_directory(b"A" + changed)
 
 
 @cache
@@ -159,10 +159,14 @@ def _kept() -> tuple[bytes, Any, list[tuple[Any, ...]]]:
 
 def _loaded(directory: Path) -> None:
     """A run that can be loaded can be computed, or says why not."""
-    with contextlib.suppress(UsageError):
+    try:
         run = result.load(directory)
-        assert len(run.records) == len(run.records.failures)
-        assert json.loads(run.facts.encode()) is not None
+    except UsageError:
+        return
+    assert len(run.records) == len(run.records.failures)
+    assert json.loads(run.facts.encode()) is not None
+    assert render_report(run)
+    json.dumps(encode_run(run, detailed=True), allow_nan=False)
 
 
 def run_directory(data: bytes) -> None:
