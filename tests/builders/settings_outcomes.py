@@ -2,8 +2,8 @@
 
 `python tests/builders/settings_outcomes.py` stores them in tests/settings/outcomes, one file for each way in.
 One more command line is one more key of lines.json there, of commands.json or of plans.json, one more text of
-a profile's file one of files.json, and keys that are given together one of key_combinations.json, with any
-outcome until it is stored.
+a profile's file one of files.json, and keys or keywords that are given together one of key_combinations.json
+or of calls.json, with any outcome until it is stored.
 """
 
 from __future__ import annotations
@@ -153,16 +153,12 @@ def list_keyword_outcomes() -> Iterator[tuple[str, str]]:
         made = keywords.parse_call(None, None, {name: good})[0] if (good := _find_good(name)) else None
         if made is not None:
             yield f"{name} alone", f"{made.base_url} {made.default_url} {made.default_port} {made.workers}"
-    calls: list[tuple[Any, dict[str, Any]]] = [
-        ([], {}), (1, {}), ([URL, 1], {}), ("a\0", {}), ([URL, "http://h:2"], {}),
-        ([URL, "http://h:2"], {"workers": 4}), ([URL, "http://h:2"], {"workers": 3}), (None, {"api_key": ""}),
-        (None, {"num_prompts": 5}), (None, {"model": "m"}), (None, {"preset": "instant", "model": "m"}),
-        (URL, {"api_key": "k"}), (URL, {"api_key": "k\n"}), (URL, {"headers": {"A": "b\n"}}),
-        (URL, {"backend": "sglang", "endpoint": "/v1/completions"}), (None, {"backend": "lmdeploy"}),
-        (URL, {"output_len": 5, "dataset_path": "f"}), (URL, {"input_len": 1, "random_input_len": 2}),
-    ]  # fmt: skip
-    for url, given in calls:
-        yield f"{url!r} {given!r}", _try(partial(_describe_call, url, given))
+
+
+def list_calls() -> Iterator[tuple[str, str]]:
+    """A call's place and keywords that are given together: those that are stored."""
+    for call in read_stored("calls"):
+        yield call, _try(partial(_describe_call, *ast.literal_eval(call)))
 
 
 WAYS: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
@@ -176,6 +172,7 @@ WAYS: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
     "key_pairs": list_pairs_of_keys,
     "key_combinations": list_combinations,
     "keywords": list_keyword_outcomes,
+    "calls": list_calls,
 }
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from builders.loops import loop_over, loop_over_named, read_tables
 from loadgen.engines.refusals import (
     FEATURES,
@@ -27,24 +25,7 @@ from loadgen.engines.refusals import (
 # LiteLLM, Cohere and the server in Rust from memory, not their exact bytes. An unclear one is about a value,
 # or a limit: whether a run may go without is for a person to say.
 WORDS = read_tables("refusals")
-SENT = list_paths(
-    {
-        "model": "m",
-        "messages": [],
-        "max_completion_tokens": 16,
-        "ignore_eos": True,
-        "temperature": 0.0,
-        "top_k": 4,
-        "repetition_penalty": 1.0,
-        "frequency_penalty": 0.1,
-        "presence_penalty": 0.1,
-        "logprobs": 1,
-        "min_tokens": 16,
-        "stream": True,
-        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-        "chat_template_kwargs": {"enable_thinking": False},
-    }
-)
+SENT = list_paths(WORDS["sent"])
 
 
 def openai(message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
@@ -78,21 +59,7 @@ def adaptation(*names: tuple[str, str]) -> Adaptation:
     return Adaptation(tuple(AdaptedField(name=name, sent_as=sent_as) for name, sent_as in names))
 
 
-@pytest.mark.parametrize(
-    ("names", "left"),
-    [
-        ([("ignore_eos", "")], {"stream": True, "stream_options": {"include_usage": True, "x": 1}}),
-        ([("stream_options", "")], {"stream": True, "ignore_eos": True}),
-        (
-            [("stream_options.x", ""), ("max_tokens", "max_completion_tokens")],
-            {"stream": True, "ignore_eos": True, "stream_options": {"include_usage": True}},
-        ),
-        (
-            [("stream_options.x", ""), ("stream_options.include_usage", "")],
-            {"stream": True, "ignore_eos": True},
-        ),
-    ],
-)
+@loop_over(("names", "left"), WORDS["left out"])
 def test_what_is_left_out_is_not_in_a_request(names: list[tuple[str, str]], left: dict[str, Any]) -> None:
     fields = {"stream": True, "ignore_eos": True, "stream_options": {"include_usage": True, "x": 1}}
     assert adaptation(*names).apply_to(fields) == left
@@ -122,44 +89,20 @@ def test_a_message_is_one_line_with_the_status() -> None:
     assert format_message(422, b"") == "422"
 
 
-@loop_over(
-    ("detail", "flag"),
-    [
-        ("400: Unrecognized request argument supplied: ignore_eos", "pass --no-ignore-eos"),
-        (
-            "422: [{'type': 'extra_forbidden', 'loc': ('body', 'top_k'), 'msg': 'no'}]",
-            "leave out --top-k, or",
-        ),
-        ("400: 'temperature' must be below 2", "leave out --temperature, or"),
-        ("400: no such thing", ""),
-        ("404: Unknown parameter: 'ignore_eos'", ""),
-        ("", ""),
-    ],
-)
+@loop_over(("detail", "flag"), WORDS["flags"])
 def test_a_failure_of_the_run_names_the_flag(detail: str, flag: str) -> None:
     assert suggest_fix(detail).startswith(flag)
     assert bool(suggest_fix(detail)) == bool(flag)
-
-
-ASKED: dict[str, Any] = {
-    "image": {
-        "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]
-    },
-    "tools": {"messages": [], "tools": [{"type": "function"}]},
-    "schema": {"messages": [], "response_format": {"type": "json_schema"}},
-    "ids": {"prompt": [1, 2], "max_tokens": 1},
-    "text": {"prompt": "text"},
-}
 
 
 @loop_over(("asked", "error", "name"), WORDS["features"])
 def test_what_rows_ask_for_and_a_server_has_not_is_known_by_its_words(
     asked: str, error: str, name: str | None
 ) -> None:
-    found = find_feature(400, body_of(openai(error)), ASKED[asked])
+    found = find_feature(400, body_of(openai(error)), WORDS["asked"][asked])
     assert (found and found.name) == name
-    assert find_feature(401, body_of(openai(error)), ASKED[asked]) is None
-    assert find_feature(200, body_of(openai(error)), ASKED[asked]) is None
+    assert find_feature(401, body_of(openai(error)), WORDS["asked"][asked]) is None
+    assert find_feature(200, body_of(openai(error)), WORDS["asked"][asked]) is None
 
 
 def test_the_advice_on_each_feature_names_a_flag() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import ENGINES
 from loadgen.features.roofline import estimate
@@ -23,43 +23,16 @@ from loadgen.server import checkpoint
 from loadgen.server.engine_config import EngineConfig, parse_info, parse_log, render_config
 
 _LINE_BYTES = 400_000
-PIECES = [
-    "Initializing an LLM engine ",
-    "Initializing a V1 LLM engine (v1) with config: ",
-    "Initializing speculative_config=SpeculativeConfig(",
-    "LLM engine (v",
-    "KV Cache is allocated. ",
-    "KV Cache is allocated. K size: 1 GB, V size: ",
-    "Load weight end.",
-    "Load weight end. mem usage=",
-    "server_args=ServerArgs(",
-    "server_args={tp_size",
-    "max_total_num_tokens=",
-    "non-default args: {",
-    "# GPU blocks: 1",
-    "# GPU blocks: 1\n",
-    "Using hybrid attention backend for decode and prefill: x",
-    "Capture ",
-    "Using KernelKernel",
-    "Using Kernel",
-    "Using aMoEMethod",
-    "Using a-b.c",
-    "cuda.py:1] Using a ",
-    "Casting torch.a",
-    "] so forcing",
-    "] ",
-    "\x1b[1;",
-    "version 1.",
-    "9",
-    "a",
-    " ",
-    "(",
-    "cudagraph_capture_sizes': [1, ",
-    "KV cache size: 1,",
-]
+TABLES = read_tables("hostile_words")
 
 
-@loop_over("piece", PIECES)
+def spell(value: Any) -> Any:
+    """A cell of a table, where <9*400> is a 9 four hundred times."""
+    is_text = isinstance(value, str)
+    return re.sub(r"<([^<>]+)\*(\d+)>", lambda found: found[1] * int(found[2]), value) if is_text else value
+
+
+@loop_over("piece", TABLES["pieces"])
 def test_a_log_of_one_line_is_read_in_linear_time(piece: str) -> None:
     """A search that begins again at each piece would take minutes: a line of 80 kB took 32 s."""
     begin_s = time.process_time()
@@ -81,26 +54,7 @@ def strict(found: EngineConfig) -> dict[str, Any]:
     return held
 
 
-@loop_over(("log", "field", "value"), [
-    ("Model loading took " + "9" * 400 + " GiB", "weights_bytes", None),
-    ("Model loading took " + "9" * 20 + " GiB", "weights_bytes", None),
-    ("Model loading took 1.5 GiB", "weights_bytes", 3 << 29),
-    ("Loading weights took 1.2.3 seconds", "load_s", None),
-    ("Loading weights took ........ seconds", "load_s", None),
-    ("Load weight end. elapsed=" + "9" * 5000 + " s", "load_s", None),
-    ("server_args=ServerArgs(tp_size=" + "9" * 5000 + ")", "tensor_parallel", None),
-    ("server_args=ServerArgs(tp_size=2)", "tensor_parallel", 2),
-    ("KV cache size: " + "9" * 5000 + " tokens", "kv_capacity_tokens", None),
-    ("KV cache size: ,,, tokens", "kv_capacity_tokens", None),
-    ("cudagraph_capture_sizes': [" + "9" * 5000 + "]", "cuda_graph_sizes", ""),
-    ("cudagraph_capture_sizes': [1, " + "9" * 5000 + "]", "cuda_graph_sizes", "1 sizes up to 1"),
-    ("# GPU blocks: 5\nfor 9 tokens per request: " + "9" * 400 + "x", "kv_capacity_tokens", None),
-    ("# GPU blocks: 9 tokens per request: .x", "kv_capacity_tokens", None),
-    ("Using " + "a" * 5000 + "Kernel for X", "kernel", "a" * 299 + "…"),
-    ("Using Kernel for X", "kernel", ""),
-    ("non-default args: {'a': '\x1b]0;\u202e'}", "flags", "{'a': '\ufffd]0;\ufffd'}"),
-    ("non-default args: {'k': " + "1, " * 9000 + "'api_key': 's3cr3t'}", "flags", None),
-])  # fmt: skip
+@loop_over(("log", "field", "value"), [tuple(map(spell, row)) for row in TABLES["logs"]])
 def test_a_log_says_what_can_be_or_nothing(log: str, field: str, value: object) -> None:
     held = strict(parse_log(log))
     if field == "flags" and value is None:
@@ -170,13 +124,6 @@ def test_a_directory_of_devices_is_no_model_and_holds_nobody_up(
         checkpoint.read_checkpoint(str(tmp_path))
     with pytest.raises(UsageError):
         model_files.read_vocabulary(tmp_path)
-
-
-@loop_over("place", ["/proc/kmsg", "/dev/zero", "/dev/tty", "/proc/self/mem"])
-def test_a_device_is_no_model(place: str) -> None:
-    if os.path.exists(place):
-        with pytest.raises(UsageError, match=re.escape(place)):
-            checkpoint.read_checkpoint(place)
 
 
 @loop_over("name", ["x" * 10_000, "/" + "x" * 300, "a\0b", "~nobody-of-this-name/x", "/proc/kmsg"])

@@ -72,16 +72,6 @@ def test_with_the_tokenizer_every_figure_is_of_tokens(model: Path, answer: list[
     assert "tokens-not-counted" not in {doubt["name"] for doubt in ours["verdict"]["doubts"]}
 
 
-def test_without_one_the_verdict_says_that_messages_were_counted() -> None:
-    directory, result = bench(STREAM)
-    assert result["output_lens"] == [len(WORDS)] * 4
-    assert result["loadgen"]["verdict"]["level"] == "SUSPECT"
-    report = " ".join((directory / REPORT).read_text("utf-8").split())
-    assert "4 of 4 responses have no usage: their chunks were counted" in report
-    assert "fix: pass the model's own --tokenizer DIR" in report
-    assert "tokens: no usage: chunks were counted instead" in report
-
-
 def test_a_run_whose_report_was_never_written_is_counted_from_its_journal(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
