@@ -74,7 +74,6 @@ class ScriptedServer:
     script: Callable[[Asked], Answer]
     tls: ssl.SSLContext | None = None
     host: str = "127.0.0.1"
-    wanted_port: int = 0  # 0: any that is free
     greeting: bytes = b""  # written as soon as a connection is made
     nagle: bool = False  # it leaves Nagle's algorithm on
     accepts: Callable[[int], bool] = lambda number: True  # False: reset at once
@@ -83,7 +82,7 @@ class ScriptedServer:
 
     def __enter__(self) -> ScriptedServer:
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        self.listener = socket.create_server((self.host, self.wanted_port), family=family, backlog=1024)
+        self.listener = socket.create_server((self.host, 0), family=family, backlog=1024)
         self.stopped = threading.Event()
         self.lock = threading.Lock()
         self.threads = [threading.Thread(target=self._accept, daemon=True)]

@@ -427,6 +427,38 @@ def test_a_stop_while_connections_are_made_waits_for_none(transport: str, answer
     assert driven.health.ended_ns - driven.health.started_ns < 2000 * MS
 
 
+@loop_over(
+    ("transport", "offsets_ns", "most"),
+    [
+        *[(transport, None, 10) for transport in ("wire", "ring", "httpx")],
+        *[(transport, np.arange(120) * 20 * MS, 60) for transport in ("wire", "ring")],
+    ],
+)
+def test_a_server_away_for_a_second_does_not_use_up_the_plan(
+    transport: str, offsets_ns: np.ndarray | None, most: int
+) -> None:
+    """Two were under way, and a slot asks once a second; of a rate what was due meanwhile fails at once."""
+
+    def script(asked: Asked) -> Answer:
+        if asked.number == 11:
+            be_away(True)
+            server.time.after(1000 * MS, lambda: be_away(False))
+        return stream(3, 0.02)
+
+    def be_away(away: bool) -> None:
+        server.refuses = server.died = away
+
+    server = VirtualServer(script)
+    job = job_of(server.target(), 120, None if offsets_ns is not None else 2, offsets_ns=offsets_ns)
+    driven = drive(job, transport, server)
+    found = kinds(driven)
+    failed = [kind for kind in found if kind is not None]
+    assert 0 < len(failed) <= most
+    assert {*failed} <= {FailureKind.CONNECT, FailureKind.TRUNCATED}
+    assert found[-20:] == [None] * 20
+    assert all(capture.end_ns - capture.sent_ns < 500 * MS for capture in driven.captures)
+
+
 def test_a_reader_that_is_gone_stops_the_run() -> None:
     server = VirtualServer(lambda _: Answer([HEAD], End.HANG))
     driver = Driver(job_of(server.target(), 10, 1), "wire", server)

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from fakes.scripted_server import ScriptedServer, api, stream
+from fakes.scripted_server import stream
 from fakes.surroundings import (
-    GAP_S,
     OUTPUT,
     TALKATIVE,
     Ended,
@@ -30,7 +29,6 @@ from fakes.surroundings import (
     shell,
     started,
     succeeded,
-    wait,
     whole,
 )
 from loadgen.report import run_directory as result
@@ -184,50 +182,6 @@ def test_a_stopped_client_blames_itself(service: Service, tmp_path: Path) -> Non
     run = whole(tmp_path)
     assert assert_adds_up(run, 60) == {"completed": 60, "failed": 0, "kinds": set()}
     assert "client-stopped" in {one.rule.code for one in run.verdict.findings}
-
-
-def test_a_server_restarted_in_mid_run_fails_what_it_was_asked_meanwhile(tmp_path: Path) -> None:
-    """Fifty requests a second for six; the server is away for two in between."""
-    planned = 300
-    answer = api(lambda _: stream(OUTPUT, GAP_S))
-    with ScriptedServer(answer) as first:
-        port = first.port
-        words = argv(first.base_url, planned, "--quiet", "--request-rate", "50")
-        client = started(words, tmp_path)
-        wait(lambda: len(first.asked) >= 40, "requests")
-    time.sleep(2.0)
-    with ScriptedServer(answer, wanted_port=port) as second:
-        found = ended(client)
-        answered = len(second.asked)
-    assert found.code == FIGURES, found
-    said_well(found)
-    run = whole(tmp_path)
-    figures = assert_adds_up(run, planned)
-    assert figures["completed"] + figures["failed"] == planned
-    assert answered > 10
-    assert run.records.ok[-10:].all()
-    assert 0 < figures["failed"] < planned - 40
-    assert figures["kinds"] <= {FailureKind.CONNECT, FailureKind.TRUNCATED}
-    assert "many-failures" in {one.rule.code for one in run.verdict.findings}
-    assert run.metrics.e2el.max_ms < 1900  # of no request are the two seconds in it
-
-
-@pytest.mark.parametrize("transport", ["wire", "httpx"])
-def test_a_server_away_for_a_second_does_not_use_up_the_plan(transport: str, tmp_path: Path) -> None:
-    planned = 60
-    answer = api(lambda _: stream(OUTPUT, GAP_S))
-    with ScriptedServer(answer) as first:
-        port = first.port
-        words = argv(first.base_url, planned, "--quiet", "--max-concurrency", "2", "--transport", transport)
-        client = started(words, tmp_path)
-        wait(lambda: len(first.asked) >= 12, "requests")
-    time.sleep(1.0)
-    with ScriptedServer(answer, wanted_port=port):
-        found = ended(client)
-    assert found.code == FIGURES, found
-    figures = assert_adds_up(whole(tmp_path), planned)
-    assert 0 < figures["failed"] <= 10  # two under way, and a slot asks once a second
-    assert figures["kinds"] <= {FailureKind.CONNECT, FailureKind.TRUNCATED}
 
 
 # Disks.
