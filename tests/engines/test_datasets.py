@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engines.clients import Finished, loadgen, measured, read_run, scrape
-from engines.hiding_proxy import hiding
+from engines.router import Router
 from engines.running import Engine
 
 pytestmark = pytest.mark.engine
@@ -128,7 +128,7 @@ def test_chat_without_a_tokenizer_reaches_its_length(
     length: int, hidden: list[str], caching_vllm: Engine, tmp_path: Path
 ) -> None:
     words = f"--backend openai-chat --prompt-format words --random-input-len {length} --random-output-len 4"
-    with hiding(caching_vllm.base_url, hidden) as url:
-        flags = f"--base-url {url} --model qwen3 {words} --num-prompts 20 --max-concurrency 4".split()
-        measured(flags, tmp_path)
+    with Router([caching_vllm.base_url], hidden=hidden) as router:
+        flags = f"--model qwen3 {words} --num-prompts 20 --max-concurrency 4".split()
+        measured(["--base-url", router.base_url, *flags], tmp_path)
     assert float(np.mean(read_run(tmp_path)[1].input_tokens)) == pytest.approx(length, rel=0.01)

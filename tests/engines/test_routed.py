@@ -11,8 +11,8 @@ import pytest
 
 from engines import running
 from engines.clients import load_run, measured, scrape, start_loadgen
+from engines.router import Router
 from engines.running import Engine
-from fakes.router import Router
 from loadgen.report.run_writer import encode_run
 
 pytestmark = pytest.mark.engine
