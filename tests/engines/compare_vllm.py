@@ -142,15 +142,13 @@ def main() -> None:
     if isinstance(python, str):
         raise SystemExit(python)
     model = tiny_model(python)
-    with tempfile.TemporaryDirectory() as directory:
-        log = Path(directory) / "vllm.log"
-        with running.vllm(python, model, log, ["--no-enable-prefix-caching"]) as engine:
-            for requests, concurrency in ((24, 1), (96, 8)):
-                bench = Bench(engine, python, model, requests, concurrency)
-                with tempfile.TemporaryDirectory() as warm:
-                    bench.ours(1000 + concurrency, Path(warm))
-                print(f"\nConcurrency {concurrency}, {requests} requests, {count} pairs\n", flush=True)
-                print(table(*pairs(bench, count)), flush=True)
+    with running.vllm(python, model, ["--no-enable-prefix-caching"]) as engine:
+        for requests, concurrency in ((24, 1), (96, 8)):
+            bench = Bench(engine, python, model, requests, concurrency)
+            with tempfile.TemporaryDirectory() as warm:
+                bench.ours(1000 + concurrency, Path(warm))
+            print(f"\nConcurrency {concurrency}, {requests} requests, {count} pairs\n", flush=True)
+            print(table(*pairs(bench, count)), flush=True)
 
 
 if __name__ == "__main__":

@@ -74,20 +74,16 @@ def model(engines_python: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def vllm(engines_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def vllm(engines_python: Path, model: Path) -> Iterator[Engine]:
     """vLLM without a prefix cache: the same prompt is the same work each time."""
-    log = tmp_path_factory.mktemp("vllm") / "log"
-    with running.vllm(engines_python, model, log, ["--no-enable-prefix-caching"]) as engine:
+    with running.vllm(engines_python, model, ["--no-enable-prefix-caching"]) as engine:
         yield engine
 
 
 @pytest.fixture(scope="session")
-def caching_vllm(
-    engines_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Engine]:
+def caching_vllm(engines_python: Path, model: Path) -> Iterator[Engine]:
     """A vLLM whose prefix cache can be emptied, that takes tools and tells each request its times."""
-    log = tmp_path_factory.mktemp("caching") / "log"
-    with running.resettable_vllm(engines_python, model, log, _EVERYTHING.split()) as engine:
+    with running.resettable_vllm(engines_python, model, _EVERYTHING.split()) as engine:
         yield engine
 
 
@@ -104,10 +100,7 @@ def doomed_caching_vllm(caching_vllm: Engine) -> Engine:
 
 
 @pytest.fixture(scope="session")
-def transformers_serve(
-    engines_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Engine]:
+def transformers_serve(engines_python: Path, model: Path) -> Iterator[Engine]:
     """`transformers serve`, pinned to the tiny model."""
-    log = tmp_path_factory.mktemp("transformers") / "log"
-    with running.transformers_serve(engines_python, model, log) as engine:
+    with running.transformers_serve(engines_python, model) as engine:
         yield engine

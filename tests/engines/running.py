@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -60,10 +62,15 @@ class Engine:
 
     argv: Sequence[str]
     port: int
-    log: Path
     env: Mapping[str, str] = field(default_factory=dict)
+    place: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="engine-")))  # gone with it
     process: subprocess.Popen[bytes] = field(init=False)
     guard: subprocess.Popen[bytes] = field(init=False)
+
+    @property
+    def log(self) -> Path:
+        """What it and its processes print."""
+        return self.place / "log"
 
     @property
     def base_url(self) -> str:
@@ -136,6 +143,7 @@ class Engine:
             time.sleep(_LOOK_S)
         self.guard.kill()
         self.guard.communicate()
+        shutil.rmtree(self.place, ignore_errors=True)
 
 
 def members(group: int) -> list[int]:
@@ -158,43 +166,45 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
     return {**own, **OFFLINE, **ONE_THREAD, **more}
 
 
-def vllm(python: Path, model: Path, log: Path, more: Sequence[str] = ()) -> Engine:
+def vllm(python: Path, model: Path, more: Sequence[str] = ()) -> Engine:
     """vLLM on the CPU, serving the tiny model as `qwen3`; eager is the faster way for so small a one."""
     port = free_port()
     argv = [str(python.with_name("vllm")), "serve", str(model), "--served-model-name", "qwen3"]
     argv += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16"]
     argv += ["--max-model-len", "4096", "--enforce-eager", *more]
-    return Engine(argv, port, log, VLLM_ON_CPU)
+    return Engine(argv, port, VLLM_ON_CPU)
 
 
-def llamacpp(server: Path, model: Path, log: Path, more: Sequence[str] = ()) -> Engine:
+def llamacpp(server: Path, model: Path, more: Sequence[str] = ()) -> Engine:
     """llama.cpp's server on one thread, serving the tiny model as `qwen3`."""
     port = free_port()
     argv = [str(server), "--model", str(model), "--alias", "qwen3", "--host", "127.0.0.1"]
-    return Engine([*argv, "--port", str(port), "--threads", "1", *more], port, log)
+    return Engine([*argv, "--port", str(port), "--threads", "1", *more], port)
 
 
-def resettable_vllm(python: Path, model: Path, log: Path, more: Sequence[str]) -> Engine:
+def resettable_vllm(python: Path, model: Path, more: Sequence[str]) -> Engine:
     """The same with its endpoints for developers, so that --reset-cache can empty its prefix cache."""
-    engine = vllm(python, model, log, more)
+    engine = vllm(python, model, more)
     engine.env = {**engine.env, "VLLM_SERVER_DEV_MODE": "1"}
     return engine
 
 
-def transformers_serve(python: Path, model: Path, log: Path) -> Engine:
+def transformers_serve(python: Path, model: Path) -> Engine:
     """`transformers serve` on the CPU, pinned to the tiny model."""
     port = free_port()
     argv = [str(python.with_name("transformers")), "serve", str(model), "--host", "127.0.0.1"]
     argv += ["--port", str(port), "--device", "cpu", "--dtype", "bfloat16"]
     # With no hub cache its /v1/models is a 500 that resets the connection: what a client must bear.
-    return Engine(argv, port, log, {"HF_HOME": str(log.with_name("no-hub-cache"))})
+    engine = Engine(argv, port)
+    engine.env = {"HF_HOME": str(engine.place / "no-hub-cache")}
+    return engine
 
 
-def sglang(python: Path, model: Path, log: Path) -> Engine:
+def sglang(python: Path, model: Path) -> Engine:
     """SGLang on the CPU, in plain PyTorch, serving the tiny model as `qwen3`."""
     port = free_port()
     argv = [str(python), "-m", "sglang.launch_server", "--model-path", str(model)]
     argv += ["--served-model-name", "qwen3", "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
     argv += ["--attention-backend", "torch_native", "--sampling-backend", "pytorch"]
     argv += ["--disable-overlap-schedule", "--disable-cuda-graph", "--max-total-tokens", "65536"]
-    return Engine([*argv, "--mem-fraction-static", "0.3"], port, log, SGLANG_ON_CPU)
+    return Engine([*argv, "--mem-fraction-static", "0.3"], port, SGLANG_ON_CPU)

@@ -28,19 +28,18 @@ _TURNS = """--model qwen3 --turns 3 --num-sessions 4 --assistant live --random-i
 
 
 @pytest.fixture(scope="module", params=["vllm", "sglang", "llamacpp"])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def server(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """A server without a prefix cache: the same prompt is the same work each time."""
-    log = tmp_path_factory.mktemp(request.param) / "log"
     if request.param == "vllm":
         yield request.getfixturevalue("vllm")
         return
     if request.param == "llamacpp":
         binary, model = request.getfixturevalue("llama_server")
         more = ["--ctx-size", "8192", "--parallel", "4", "--no-cache-prompt"]
-        engine = running.llamacpp(binary, model, log, more)
+        engine = running.llamacpp(binary, model, more)
     else:
         model = request.getfixturevalue("model")
-        engine = running.sglang(request.getfixturevalue("sglang_python"), model, log)
+        engine = running.sglang(request.getfixturevalue("sglang_python"), model)
         engine.argv = [*engine.argv, "--disable-radix-cache"]
     with engine:
         yield engine

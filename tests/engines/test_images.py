@@ -41,13 +41,10 @@ def vlm(engines_python: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def seeing_vllm(
-    engines_python: Path, vlm: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Engine]:
+def seeing_vllm(engines_python: Path, vlm: Path) -> Iterator[Engine]:
     """vLLM with the tiny vision model."""
-    log = tmp_path_factory.mktemp("seeing") / "log"
     more = ["--no-enable-prefix-caching", "--limit-mm-per-prompt", '{"image": 2}']
-    with running.vllm(engines_python, vlm, log, more) as engine:
+    with running.vllm(engines_python, vlm, more) as engine:
         yield engine
 
 

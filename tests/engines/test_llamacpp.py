@@ -40,11 +40,10 @@ def launch(llama_server: tuple[Path, Path]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def attached(llama_server: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def attached(llama_server: tuple[Path, Path]) -> Iterator[Engine]:
     """One with four slots of 2048 tokens."""
-    log = tmp_path_factory.mktemp("llamacpp") / "log"
     more = ["--metrics", "--ctx-size", "8192", "--parallel", "4"]
-    with running.llamacpp(*llama_server, log, more) as engine:
+    with running.llamacpp(*llama_server, more) as engine:
         yield engine
 
 
@@ -107,7 +106,7 @@ def test_more_streams_than_slots_wait_and_the_report_says_so(attached: Engine, t
 
 
 def test_a_server_without_metrics_loses_them_alone(llama_server: tuple[Path, Path], tmp_path: Path) -> None:
-    with running.llamacpp(*llama_server, tmp_path / "log") as engine:
+    with running.llamacpp(*llama_server) as engine:
         finished = measured(["--base-url", engine.base_url, *_SMALL, "--explain", "--quiet"], tmp_path)
     assert "server-reported figures: none: /metrics answers 501" in finished.out
     assert "llamacpp needs --metrics" in finished.out

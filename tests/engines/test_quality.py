@@ -30,11 +30,8 @@ def models(engines_python: Path, model: Path, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture(scope="module")
-def reference(
-    engines_python: Path, models: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Engine]:
-    log = tmp_path_factory.mktemp("reference") / "log"
-    with running.vllm(engines_python, models / SHARP, log) as engine:
+def reference(engines_python: Path, models: Path) -> Iterator[Engine]:
+    with running.vllm(engines_python, models / SHARP) as engine:
         yield engine
 
 
@@ -73,7 +70,7 @@ def test_vllm_is_held_to_a_kept_reference(
     engines_python: Path, models: Path, kept: list[Path], tmp_path: Path
 ) -> None:
     exact = partial(compute_divergence, engines_python, models / SHARP, models / NOISY, place=tmp_path)
-    with running.vllm(engines_python, models / NOISY, tmp_path / "log") as noisy:
+    with running.vllm(engines_python, models / NOISY) as noisy:
         assert _count_covered(noisy, kept, exact, tmp_path) >= _COVERED
         quality = _hold(noisy, kept[0], tmp_path)
         chat = ["--chat", "--base-url", noisy.base_url, "--reference-url", noisy.base_url, "--json"]
@@ -88,7 +85,7 @@ def test_sglang_is_held_to_what_vllm_sampled(
     sglang_python: Path, engines_python: Path, models: Path, kept: list[Path], tmp_path: Path
 ) -> None:
     exact = partial(compute_divergence, engines_python, models / SHARP, models / NOISY, place=tmp_path)
-    with running.sglang(sglang_python, models / NOISY, tmp_path / "log") as noisy:
+    with running.sglang(sglang_python, models / NOISY) as noisy:
         assert _count_covered(noisy, kept[:3], exact, tmp_path) >= 2
         own = tmp_path / "own.jsonl.gz"
         _quality(["--base-url", noisy.base_url, "--save", str(own), "--tokens", _TOKENS], tmp_path)
@@ -101,7 +98,7 @@ def test_sglang_is_held_to_what_vllm_sampled(
 def test_a_shuffled_layer_is_different_with_500_tokens(
     engines_python: Path, models: Path, reference: Engine, tmp_path: Path
 ) -> None:
-    with running.vllm(engines_python, models / SHUFFLED, tmp_path / "log") as shuffled:
+    with running.vllm(engines_python, models / SHUFFLED) as shuffled:
         words = ["--base-url", shuffled.base_url, "--reference-url", reference.base_url, "--json"]
         found = Quality.model_validate_json(_quality([*words, "--tokens", "500"], tmp_path))
     verdict = judge_quality(found)
@@ -115,7 +112,7 @@ def test_llamacpp_samples_and_vllm_scores(
     server, _ = llama_server
     file, files = tmp_path / "noisy.gguf", [tmp_path / f"{number}.jsonl.gz" for number in range(3)]
     run_script(server.parent / "venv" / "bin" / "python", "tiny_gguf.py", file, models / NOISY)
-    with running.llamacpp(server, file, tmp_path / "log", ["--parallel", "4", "--ctx-size", "4096"]) as noisy:
+    with running.llamacpp(server, file, ["--parallel", "4", "--ctx-size", "4096"]) as noisy:
         words = ["--base-url", noisy.base_url, "--reference-url", reference.base_url, "--json"]
         found = Quality.model_validate_json(_quality([*words, "--tokens", _TOKENS], tmp_path))
         for own in files:

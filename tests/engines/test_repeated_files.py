@@ -23,21 +23,16 @@ _PROMPTS = 12
 
 
 @pytest.fixture(scope="module")
-def usual_vllm(
-    engines_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Engine]:
+def usual_vllm(engines_python: Path, model: Path) -> Iterator[Engine]:
     """A vLLM as it is started without a flag of its cache, and not in its mode for developers."""
-    log = tmp_path_factory.mktemp("usual") / "log"
-    with running.vllm(engines_python, model, log, ["--block-size", "32"]) as engine:
+    with running.vllm(engines_python, model, ["--block-size", "32"]) as engine:
         yield engine
 
 
 @pytest.fixture(scope="module")
-def usual_sglang(
-    sglang_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Engine]:
+def usual_sglang(sglang_python: Path, model: Path) -> Iterator[Engine]:
     """An SGLang that reports nothing of its cache."""
-    with running.sglang(sglang_python, model, tmp_path_factory.mktemp("usual") / "log") as engine:
+    with running.sglang(sglang_python, model) as engine:
         yield engine
 
 

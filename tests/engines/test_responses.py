@@ -21,13 +21,10 @@ _TALKS = """--model qwen3 --max-concurrency 1 --turns 4 --num-sessions 3 --rando
 
 
 @pytest.fixture(scope="module")
-def keeping_vllm(
-    engines_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Engine]:
+def keeping_vllm(engines_python: Path, model: Path) -> Iterator[Engine]:
     """vLLM that keeps answers, with a prefix cache of small blocks that can be emptied."""
-    log = tmp_path_factory.mktemp("keeping") / "log"
     engine = running.resettable_vllm(
-        engines_python, model, log, ["--block-size", "32", "--enable-prompt-tokens-details"]
+        engines_python, model, ["--block-size", "32", "--enable-prompt-tokens-details"]
     )
     engine.env = {**engine.env, "VLLM_ENABLE_RESPONSES_API_STORE": "1"}
     with engine:
@@ -39,7 +36,7 @@ def keeping_sglang(sglang_python: Path, tmp_path_factory: pytest.TempPathFactory
     """SGLang that keeps answers."""
     directory = tmp_path_factory.mktemp("sglang")
     model = Path(shutil.copytree(place.tiny_model(sglang_python), directory / "model"))
-    engine = running.sglang(sglang_python, model, directory / "log")
+    engine = running.sglang(sglang_python, model)
     engine.argv = [*engine.argv, "--enable-response-store", "--enable-metrics", "--enable-cache-report"]
     with engine:
         yield engine

@@ -29,15 +29,11 @@ _COUNTERS = {
 
 
 @pytest.fixture(scope="module")
-def workers(
-    engines_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[list[Engine]]:
+def workers(engines_python: Path, model: Path) -> Iterator[list[Engine]]:
     """Two vLLMs with a prefix cache, of which the last test kills one."""
-    directory = tmp_path_factory.mktemp("workers")
     with ExitStack() as stack:
-        logs = [directory / f"vllm-{number}.log" for number in range(2)]
         flags = ["--max-num-seqs", "8", "--block-size", "32"]
-        yield [stack.enter_context(running.vllm(engines_python, model, log, flags)) for log in logs]
+        yield [stack.enter_context(running.vllm(engines_python, model, flags)) for _ in range(2)]
 
 
 def _arguments(router: Router, workers: list[Engine], model: Path, *more: str) -> list[str]:

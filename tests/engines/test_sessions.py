@@ -92,11 +92,11 @@ def test_each_turn_has_the_servers_own_cached_share(caching_vllm: Engine, tmp_pa
 
 
 @pytest.fixture
-def default_uvicorn(engines_python: Path, tmp_path: Path) -> Iterator[Engine]:
+def default_uvicorn(engines_python: Path) -> Iterator[Engine]:
     """uvicorn with nothing set but its address."""
     port, place = free_port(), Path(__file__).parent
     argv = [str(engines_python), "-m", "uvicorn", "uvicorn_app:app", "--app-dir", str(place)]
-    with Engine([*argv, "--host", "127.0.0.1", "--port", str(port)], port, tmp_path / "log") as engine:
+    with Engine([*argv, "--host", "127.0.0.1", "--port", str(port)], port) as engine:
         yield engine
 
 

@@ -32,11 +32,11 @@ _CONFIG = {
 
 
 @pytest.fixture(scope="module")
-def drafting(engines_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def drafting(engines_python: Path, model: Path) -> Iterator[Engine]:
     """A vLLM that drafts, and reports each request's drafts; its engine has a process of its own."""
     flags = ["--no-enable-prefix-caching", "--speculative-config", json.dumps(_CONFIG)]
     flags += ["--per-request-spec-decode-metrics", "summary"]
-    engine = running.vllm(engines_python, model, tmp_path_factory.mktemp("drafting") / "log", flags)
+    engine = running.vllm(engines_python, model, flags)
     engine.env = running.VLLM_WITH_WORKER
     with engine:
         yield engine
@@ -97,7 +97,7 @@ def test_llamacpp_sends_each_token_alone_and_reports_each_requests_drafts(
     server, model = llama_server
     drafts = ["--spec-type", "draft-simple", "--spec-draft-model", str(model), "--spec-draft-n-max", "3"]
     flags = "--prompt-format words --random-input-len 32 --random-output-len 60 --num-prompts 6"
-    with running.llamacpp(server, model, tmp_path / "log", ["--metrics", *drafts]) as engine:
+    with running.llamacpp(server, model, ["--metrics", *drafts]) as engine:
         words = [*flags.split(), "--max-concurrency", "1", "--temperature", "0"]
         measured(["--base-url", engine.base_url, *words], tmp_path)
     split = measure_speculation(load_run(tmp_path))

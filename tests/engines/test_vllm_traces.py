@@ -22,7 +22,7 @@ _AGENTS, _AGENTS_REQUESTS = Path(__file__).resolve().parents[1] / "data" / "trac
 def test_vllms_spans_join_ours(engines_python: Path, model: Path, tmp_path: Path) -> None:
     with OtlpReceiver() as collector:
         traces = ["--otlp-traces-endpoint", f"{collector.url}/v1/traces"]
-        engine = running.vllm(engines_python, model, tmp_path / "log", traces)
+        engine = running.vllm(engines_python, model, traces)
         engine.env = {**engine.env, "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}
         words = f"""--base-url {engine.base_url} --model qwen3 --tokenizer {model} --num-warmups 2
             --random-input-len 32 --random-output-len 8 --num-prompts {_REQUESTS} --max-concurrency 4
@@ -53,7 +53,7 @@ def test_agents_wait_at_vllm_for_what_they_waited_for(
         more = (
             f"--otlp-traces-endpoint {collector.url}/v1/traces --block-size 32 --enable-prompt-tokens-details"
         )
-        engine = running.vllm(engines_python, model, tmp_path / "log", more.split())
+        engine = running.vllm(engines_python, model, more.split())
         engine.env = {**engine.env, "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}
         words = f"""--base-url {engine.base_url} --model qwen3 --tokenizer {model} --num-warmups 0
             --max-concurrency 2 --turn-delays 0.01 --trace-max-output-len 32 --trace-too-long clip --trace"""
