@@ -182,7 +182,7 @@ def test_missing_rights_are_one_line_that_says_what_to_do(
     def refuse(*_: object) -> str:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    assert sensor_discovery.list_ids([found]) == [f"/{ZONES}/{zone}" for zone in SERVER]
+    assert sensor_discovery.list_ids([Processes(), found]) == [f"/{ZONES}/{zone}" for zone in SERVER]
     monkeypatch.setattr(Path, "read_text", refuse)
     assert found.read(()).missing == (
         "RAPL does not report CPU package 0, CPU memory 0, CPU package 1 and CPU memory 1: only root may "
