@@ -66,12 +66,12 @@ def closed(
     return rows
 
 
-def open_loop(gap_ms: float = 10.0, late_ms: float = 0.0, stretch: float = 1.0) -> Rows:
-    """Requests due every `gap_ms`, sent so much later, over a time so much longer."""
+def open_loop(late_ms: float = 0.0, stretch: float = 1.0) -> Rows:
+    """Requests due every 10 ms, sent so much later, over a time so much longer."""
     rows = []
     for index in range(REQUESTS):
-        due_ns = START_NS + int(index * gap_ms * MS)
-        sent_ns = START_NS + int((index * gap_ms * stretch + late_ms) * MS)
+        due_ns = START_NS + 10 * index * MS
+        sent_ns = START_NS + int((10 * index * stretch + late_ms) * MS)
         rows.append(replace(answered(index, index, sent_ns, TTFT_MS, TPOT_MS), intended_ns=due_ns))
     return rows
 
@@ -218,12 +218,12 @@ def some_met(lag_ms: float, worst_ms: float) -> Rows:
     return rows
 
 
-def in_turn(prefill_ms: float = 20.0, cold_ms: float = 0.0) -> Rows:
+def in_turn(cold_ms: float = 0.0) -> Rows:
     """A closed loop against a server that computes prompts one by one, once it is warm."""
     free_ns = [START_NS + int(cold_ms * MS)]
 
     def first_token(sent_ns: int) -> float:
-        free_ns[0] = max(free_ns[0], sent_ns) + int(prefill_ms * MS)
+        free_ns[0] = max(free_ns[0], sent_ns) + 20 * MS
         return (free_ns[0] - sent_ns) / MS
 
     return closed(after=first_token)

@@ -189,8 +189,8 @@ _VLLM: dict[str, Callable[[KnownCall, str], list[tuple[float, str]]]] = {
 }
 
 
-def write_vllm(path: Path, calls: Sequence[KnownCall], version: str, stamped: bool = True) -> Path:
-    """Write the log of one of vLLM's versions, `stamped` by the container's own log or not."""
+def write_vllm(path: Path, calls: Sequence[KnownCall], version: str) -> Path:
+    """Write the log of one of vLLM's versions, with the times of the container's own log."""
     lines: list[tuple[float, str]] = []
     for call in calls:
         prompt = "".join(f"{message['role']}\n{message['content']}\n" for message in call.messages)
@@ -199,7 +199,7 @@ def write_vllm(path: Path, calls: Sequence[KnownCall], version: str, stamped: bo
         file.write("INFO 10-17 08:00:00 api_server.py:528] vLLM API server version 0\n\n")
         for at_s, line in sorted(lines, key=lambda each: each[0]):
             own = datetime.fromtimestamp(at_s, UTC).strftime("%m-%d %H:%M:%S")
-            file.write((f"{_stamp(at_s)} " if stamped else "") + line.replace("{at}", own, 1) + "\n")
+            file.write(f"{_stamp(at_s)} " + line.replace("{at}", own, 1) + "\n")
     return path
 
 

@@ -35,11 +35,6 @@ def die(code: int, words: str) -> None:
     os._exit(code)
 
 
-def pause(seconds: float) -> None:
-    """Wait before the answer, which is then as any other."""
-    threading.Event().wait(seconds)
-
-
 def nothing(asked: Asked) -> None:
     """Every request is answered in full."""
 

@@ -33,19 +33,6 @@ TIMED: list[Mapping[str, Any]] = [
     {"timestamp": 0, "input_length": 40, "output_length": 8, "hash_ids": [1, 2, 3]},
     {"timestamp": 1.5, "input_length": 33, "output_length": 9, "hash_ids": [1, 2, 4]},
 ]
-WEKA: Mapping[str, Any] = {
-    "models": ["m"],
-    "block_size": 64,
-    "hash_id_scope": "local",
-    "requests": [
-        {"t": 0.0, "type": "s", "in": 128, "out": 8, "hash_ids": [1, 2], "api_time": 2.0},
-        {"t": 10.0, "type": "subagent", "requests": [
-            {"t": 10.5, "type": "n", "in": 100, "out": 4, "hash_ids": [1, 9], "api_time": 0.5},
-            {"t": 12.0, "type": "n", "in": 0, "out": 4, "hash_ids": []},
-        ]},
-        {"t": 11.0, "type": "n", "in": 192, "out": 3, "hash_ids": [1, 2, 3]},
-    ],
-}  # fmt: skip
 
 
 def jsonl(directory: Path, rows: Sequence[Mapping[str, Any]], name: str = "trace.jsonl") -> Path:

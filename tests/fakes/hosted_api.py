@@ -25,7 +25,6 @@ class HostedApi:
 
     refused: Mapping[str, tuple[int, Any]] = field(default_factory=dict)
     key: str | None = KEY  # None: no key is needed
-    key_header: str = "authorization"
     guarded: Sequence[str] = ("/",)  # beginnings of the paths that need it
     models: bool = True  # whether there is a list of models
     names: Sequence[str] = (MODEL,)
@@ -70,7 +69,7 @@ class HostedApi:
 
     def _denied(self, asked: Asked) -> Answer | None:
         lines = dict(line.split(": ", 1) for line in asked.head.lower().splitlines()[1:])
-        given = lines.get(self.key_header, "").removeprefix("bearer ")
+        given = lines.get("authorization", "").removeprefix("bearer ")
         path = asked.head.split(" ")[1]
         if self.key is None or given == self.key.lower() or not path.startswith(tuple(self.guarded)):
             return None

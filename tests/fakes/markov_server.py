@@ -31,7 +31,6 @@ class MarkovServer:
     name: str = "markov"
     seed: int = 0
     prompt_logprobs: bool = True  # else it scores no prompt
-    most_top: int = 20  # alternatives, beyond which a request is refused
     posted: list[dict[str, Any]] = field(default_factory=list)
 
     def __call__(self, asked: Asked) -> Answer:
@@ -68,14 +67,7 @@ class MarkovServer:
         return _answer(found[path]) if path in found else _answer({"detail": "Not Found"}, "404 Not Found")
 
     def _complete(self, body: dict[str, Any]) -> Answer:
-        """Answer each prompt of a request, or refuse it in vLLM's words."""
-        wanted = max(body.get("logprobs") or 0, body.get("prompt_logprobs") or 0)
-        if wanted > self.most_top:
-            message = (
-                f"Requested sample logprobs of {wanted}, which is greater than max allowed: {self.most_top}"
-            )
-            error = {"message": message, "type": "BadRequestError", "param": "logprobs", "code": 400}
-            return _answer({"error": error}, "400 Bad Request")
+        """Answer each prompt of a request."""
         prompts = body["prompt"]
         if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
             prompts = [prompts]

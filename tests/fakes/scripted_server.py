@@ -249,7 +249,6 @@ class Driver:
     job: Job
     transport: str = "wire"
     server: VirtualServer | None = None  # the network; None: this machine's
-    read_after: threading.Event | None = None  # the reader waits for this before it drains
     inbox: Inbox = field(init=False)
     counters: Counters = field(default_factory=Counters)
 
@@ -266,16 +265,12 @@ class Driver:
         build = TRANSPORTS[self.transport] if self.server is None else self.server.transport(self.transport)
         health = build(self.job, self.outbox, self.counters).run()
         watchdog.cancel()
-        if self.read_after is not None:
-            self.read_after.set()
         self.outbox.finish(health)
         reader.join(PATIENCE_S)
         self.inbox.sock.close()
         return Driven(sorted(captures, key=lambda c: c.index), health, self.counters, self.inbox)
 
     def _drain(self, captures: list[Capture]) -> None:
-        if self.read_after is not None:
-            self.read_after.wait(PATIENCE_S)
         while not self.inbox.closed:
             captures += [message for message in self.inbox.messages() if isinstance(message, Capture)]
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -211,12 +210,3 @@ def report(place: Path) -> Ended:
     """What `loadgen report` says of the one run."""
     words = [sys.executable, "-m", "loadgen", "report", str(run_directory(place))]
     return ended(started(words, place))
-
-
-@contextmanager
-def beside(act: Callable[[], None]) -> Iterator[None]:
-    """Something that happens while the client runs."""
-    thread = threading.Thread(target=act, daemon=True)
-    thread.start()
-    yield
-    thread.join(PATIENCE_S)
