@@ -165,11 +165,6 @@ def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:
     os.close(reader)
 
 
-def test_a_device_is_written_to_and_stays_one() -> None:
-    write_output(Path(os.devnull), _new)
-    assert stat.S_ISCHR(Path(os.devnull).stat().st_mode)
-
-
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
 def test_standard_output_is_written_to_by_its_names(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     print("before", end=" ")

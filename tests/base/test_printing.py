@@ -101,16 +101,6 @@ def test_a_stream_that_is_gone_is_told_and_nothing_raises(gone: TextIO | None) -
     assert print_text("words", gone) is False
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
-def test_a_full_device_is_told_by_print_and_flush() -> None:
-    file = open("/dev/full", "w", encoding="utf-8")  # noqa: SIM115 - to close it raises
-    assert print_text("words", file) is False
-    assert flush_stream(file) is False
-    os.close(file.fileno())
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        file.close()
-
-
 def test_a_stream_without_an_encoding_and_one_that_is_absent() -> None:
     text = io.StringIO()
     assert print_text("é", text, end="") is True
@@ -285,13 +275,6 @@ def test_results_are_one_object(
     out, error = capsys.readouterr()
     assert error == "a table\n"
     assert (json.loads(out) if out else None) == printed
-
-
-def test_without_the_flag_nothing_is_diverted(capsys: pytest.CaptureFixture[str]) -> None:
-    with print_one_object(False) as kept:
-        print("a table")
-        kept.append({"a": 1})
-    assert capsys.readouterr() == ("a table\n", "")
 
 
 def test_an_error_prints_no_object(capsys: pytest.CaptureFixture[str]) -> None:

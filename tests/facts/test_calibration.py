@@ -65,17 +65,7 @@ def test_an_error_is_absolute_and_relative_to_the_true_median(
     assert error.percent(error.p99_us) == error.p99_percent
 
 
-def test_the_other_two_are_percent_of_the_same_value() -> None:
-    error = Error(median_us=20, p99_us=50, max_us=1000, p99_percent=0.25)
-    assert [error.percent(us) for us in (error.median_us, error.max_us)] == pytest.approx([0.1, 5.0])
-
-
 # The cache.
-
-
-@pytest.mark.parametrize(("rate", "headroom"), [(50_000.0, 2.0), (400_000.0, 0.25), (0.0, float("inf"))])
-def test_headroom_is_how_often_the_rate_fits(rate: float, headroom: float) -> None:
-    assert calibrated().headroom(rate) == headroom
 
 
 def test_what_is_kept_is_found_again_by_transport_and_environment(cache: Path) -> None:
@@ -97,21 +87,17 @@ def test_a_run_of_several_workers_has_their_self_test_or_one_worker_s() -> None:
     assert found == [one, two, one]
 
 
-def test_a_self_test_from_before_there_were_workers_is_of_one(cache: Path) -> None:
-    kept_selftests.remember([calibrated()])
-    old = cache.read_text("utf-8").replace('   "workers": 1,\n', "")
-    assert "workers" not in old
-    cache.write_text(old, "utf-8")
-    assert kept_selftests.read_remembered("wire", "here") == calibrated()
-
-
 @pytest.mark.parametrize(
-    ("measured", "workers", "headroom"), [(1, 1, 2.0), (1, 3, 6.0), (2, 2, 2.0), (2, 4, 4.0)]
+    ("measured", "workers", "rate", "headroom"),
+    [
+        *((1, 1, rate, fits) for rate, fits in ((50_000.0, 2.0), (400_000.0, 0.25), (0.0, float("inf")))),
+        *((at, of, 50_000.0, fits) for at, of, fits in ((1, 3, 6.0), (2, 2, 2.0), (2, 4, 4.0))),
+    ],
 )
-def test_workers_hold_in_proportion_to_those_that_were_measured(
-    measured: int, workers: int, headroom: float
+def test_headroom_is_how_often_the_rate_fits_what_the_workers_hold(
+    measured: int, workers: int, rate: float, headroom: float
 ) -> None:
-    assert calibrated(workers=measured).headroom(50_000.0, workers) == headroom
+    assert calibrated(workers=measured).headroom(rate, workers) == headroom
 
 
 def test_a_later_one_replaces_its_own_kind_only() -> None:
@@ -158,12 +144,6 @@ def test_a_cache_that_cannot_be_written_is_told_and_no_fault(
     cache.parent.parent.write_text("a file where the directory would be")
     assert kept_selftests.remember([calibrated()]) is False
     assert caplog.text.count("the self-test's result is not stored: ") == 1
-
-
-def test_without_the_variable_it_is_below_the_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert kept_selftests.cache_path() == tmp_path / ".cache" / "loadgen" / "selftest.json"
 
 
 FACTS = {"cpu": "A", "cpus": "2", "platform": "Linux-6", "python": "CPython 3.11.7", "loadgen": "1"}

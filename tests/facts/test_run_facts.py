@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
 import pytest
 
 from builders import made_cases as made
-from builders import made_runs
 from builders.loops import loop_over, loop_over_named
 from loadgen.base.secrecy import Secrets
 from loadgen.base.structs import replace
@@ -129,14 +127,6 @@ def test_every_fact_is_joined_and_its_line_has_a_section() -> None:
         assert set(list_annotations(kind, Join)) == set(kind.__struct_fields__)
     sections = {line.section for line in list_annotations(Facts, FactLine).values()}
     assert sections <= {section.name for section in report.SECTIONS}
-
-
-def test_facts_are_stored_and_read_as_they_are() -> None:
-    for facts in (
-        made.run().facts,
-        made_runs.run(sensed=SENSED, shard=shard(0, 2), targets=("a", "b")).facts,
-    ):
-        assert Facts.read_stored(json.loads(facts.encode())) == facts
 
 
 def test_what_is_masked_are_the_texts_of_facts_alone() -> None:
