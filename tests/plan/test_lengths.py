@@ -66,13 +66,6 @@ def test_what_is_out_of_bounds_is_drawn_again_and_piles_up_nowhere() -> None:
     assert float(lens.mean()) == pytest.approx(exact, rel=0.01)
 
 
-def test_zipf_is_a_power_of_the_length() -> None:
-    counts = np.bincount(drawn("zipf:mean=5,max=64"), minlength=65)[1:]
-    slope = np.polyfit(np.log(np.arange(1, 17)), np.log(counts[:16]), 1)[0]
-    residuals = np.log(counts[:16]) - slope * np.log(np.arange(1, 17)) - np.log(counts[0])
-    assert float(np.abs(residuals).max()) < 0.1
-
-
 @loop_over(
     "content",
     [

@@ -11,7 +11,7 @@ import pytest
 
 from builders.loops import loop_over, loop_over_named, read_tables
 from loadgen.base.errors import UsageError
-from loadgen.plan.model_files import Vocabulary, find_vocabulary, locate_tokenizer, read_vocabulary
+from loadgen.plan.model_files import find_vocabulary, read_vocabulary
 
 TABLES = read_tables("model_files")
 
@@ -22,6 +22,9 @@ def write(directory: Path, **files: Any) -> Path:
     """`tokenizer_config={…}` becomes tokenizer_config.json; a string is written as it is."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
+        if "bpe" in content:
+            size, added, texts = content["bpe"]
+            content = bpe(size, *added, **texts)
         text = content if isinstance(content, str) else json.dumps(content)
         (directory / f"{name}.json").write_text(text, "utf-8")
     return directory
@@ -49,81 +52,12 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hf" / "hub"
 
 
-@loop_over_named(
-    ("files", "expected"),
-    {
-        "added after the base": ({"tokenizer": bpe(50, (50, True), (51, False))}, without(50)),
-        "added inside it": ({"tokenizer": bpe(50, (0, True), (7, False))}, without(50, 0, 7)),
-        "model is smaller": ({"tokenizer": bpe(50), "config": {"vocab_size": 40}}, without(40)),
-        "model is padded": ({"tokenizer": bpe(50), "config": {"vocab_size": 64}}, without(50)),
-        "nested text_config": (
-            {"tokenizer": bpe(50), "config": {"text_config": {"vocab_size": 40, "pad_token_id": 3}}},
-            without(40, 3),
-        ),
-        "ids in config.json": (
-            {
-                "tokenizer": bpe(50),
-                "config": {"eos_token_id": [1, 2], "bos_token_id": None, "image_token_id": 9},
-            },
-            without(50, 1, 2, 9),
-        ),
-        "ids in generation_config.json": (
-            {"tokenizer": bpe(50), "generation_config": {"eos_token_id": 4, "pad_token_id": 5}},
-            without(50, 4, 5),
-        ),
-        "added_tokens_decoder": (
-            {"tokenizer": bpe(50), "tokenizer_config": {"added_tokens_decoder": {"6": {"content": "x"}}}},
-            without(50, 6),
-        ),
-        "special by its text": (
-            {
-                "tokenizer": bpe(50, eos=1, pad=2, one=3, two=4),
-                "tokenizer_config": {
-                    "eos_token": "eos",
-                    "pad_token": {"content": "pad", "lstrip": False},
-                    "bos_token": None,
-                    "add_bos_token": False,
-                    "extra_special_tokens": {"image_token": "one"},
-                },
-                "special_tokens_map": {"additional_special_tokens": ["two", "elsewhere"]},
-            },
-            without(50, 1, 2, 3, 4),
-        ),
-        "unigram": (
-            {"tokenizer": {"model": {"type": "Unigram", "vocab": [["a", 0], ["b", -1.5], ["c", -2.0]]}}},
-            [0, 1, 2],
-        ),
-        "ids with gaps": ({"tokenizer": {"model": {"vocab": {"a": 0, "b": 5, "c": 9}}}}, [0, 5, 9]),
-        "vocab.json and merges.txt only": (
-            {
-                "vocab": {"a": 0, "b": 1, "e": 2},
-                "added_tokens": {"<x>": 3},
-                "tokenizer_config": {"eos_token": "e"},
-            },
-            [0, 1],
-        ),
-        "tokenizer.json before vocab.json": (
-            {"tokenizer": bpe(9), "vocab": {"a": 0}, "config": {"vocab_size": 20}},
-            without(9),
-        ),
-        "config.json alone, small": ({"config": {"vocab_size": 40}}, without(40)),
-        "config.json alone, special ids at the end": (
-            {"config": {"vocab_size": 151936, "bos_token_id": 151643, "eos_token_id": 151645}},
-            list(range(1000, 151643)),
-        ),
-        "config.json alone, special ids at the start": (
-            {"config": {"vocab_size": 32000, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": -1}},
-            list(range(1000, 32000)),
-        ),
-        "config.json alone, special id in the middle": (
-            {"config": {"vocab_size": 32000, "text_config": {"eos_token_id": 9000}}},
-            [i for i in range(1000, 32000) if i != 9000],
-        ),
-    },
-)
-def test_what_a_directory_allows(files: dict[str, Any], expected: list[int], tmp_path: Path) -> None:
+# Files ({"bpe": [size, added, texts]} is made), then the first id, the one after the last, and the gaps.
+@loop_over_named(("files", "allowed"), TABLES["directories"])
+def test_what_a_directory_allows(files: dict[str, Any], allowed: Any, tmp_path: Path) -> None:
     vocabulary = read_vocabulary(write(tmp_path / "model", **files))
-    assert vocabulary.allowed.tolist() == expected
+    begin, end, gaps = allowed
+    assert vocabulary.allowed.tolist() == [i for i in range(begin, end) if i not in gaps]
     assert str(tmp_path / "model") in vocabulary.source
 
 
@@ -197,11 +131,6 @@ def test_a_path_without_a_tokenizer_is_refused(
         find_vocabulary(tokenizer, None, None)
 
 
-def test_a_name_of_the_hub_that_is_not_here_may_exist_elsewhere() -> None:
-    assert locate_tokenizer("org/name") is None
-    assert locate_tokenizer("gpt2-of-no-one") is None
-
-
 def test_a_name_is_looked_up_in_the_local_cache_at_its_current_revision(empty_cache: Path) -> None:
     repository = empty_cache / "models--Qwen--Qwen3-8B"
     write(repository / "snapshots" / "aaa", tokenizer=bpe(10))
@@ -234,21 +163,7 @@ def test_the_cache_is_where_the_environment_puts_it(
     assert len(find_vocabulary("gpt2", None, None).allowed) == 10
 
 
-@loop_over(
-    ("files", "says"),
-    [
-        ({}, "holds no "),
-        ({"config": {"model_type": "qwen3"}}, "holds no tokenizer.json"),
-        ({"tokenizer": '{"model": {"vocab": {"a": 0'}, "tokenizer.json: not JSON of the expected form"),
-        ({"tokenizer": {"model": {"vocab": 3}}}, "tokenizer.json: not JSON of the expected form"),
-        ({"tokenizer": {"version": "1.0"}}, "tokenizer.json: not JSON of the expected form"),
-        ({"tokenizer": ""}, "tokenizer.json: not JSON of the expected form"),
-        ({"vocab": {"a": "b"}}, "vocab.json: not JSON of the expected form"),
-        ({"tokenizer": bpe(3), "config": "[]"}, "config.json is not a JSON object"),
-        ({"tokenizer": bpe(3), "tokenizer_config": "{"}, "tokenizer_config.json is not valid JSON"),
-        ({"tokenizer": bpe(2, (0, True), (1, True))}, "no token id is left"),
-    ],
-)
+@loop_over(("files", "says"), TABLES["unreadable"])
 def test_a_tokenizer_directory_that_cannot_be_read_is_refused_in_one_line(
     files: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
@@ -274,16 +189,3 @@ def test_a_bound_below_every_id_is_refused(tmp_path: Path) -> None:
     directory = write(tmp_path / "m", tokenizer=bpe(5, (0, True)))
     with pytest.raises(UsageError, match="no token id is left to draw prompts from"):
         find_vocabulary(str(directory), None, 1)
-
-
-def test_the_committed_tokenizer_allows_all_but_special_tokens() -> None:
-    vocabulary: Vocabulary = read_vocabulary(Path(__file__).parents[1] / "data" / "tokenizer")
-    assert vocabulary.allowed.tolist() == list(range(1, 1500))
-
-
-def test_a_tokenizer_made_here_allows_all_but_special_tokens(tmp_path: Path) -> None:
-    pytest.importorskip("tokenizers", reason="the tokenizer extra is not installed")
-    from builders.tiny_tokenizer import make_tokenizer
-
-    directory = make_tokenizer(tmp_path / "made", vocab_size=1200, corpus_bytes=300_000)
-    assert find_vocabulary(str(directory), None, None).allowed.tolist() == list(range(1, 1200))

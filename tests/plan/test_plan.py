@@ -96,14 +96,6 @@ def test_whatever_changes_a_request_changes_the_digest(change: dict[str, Any]) -
     assert other.digest() != made().digest()
 
 
-def test_a_chosen_seed_and_the_same_drawn_seed_give_the_same_ids() -> None:
-    assert prompts(made(Seed(7))) == prompts(made(Seed(7, chosen=True)))
-
-
-def test_drawn_seeds_differ() -> None:
-    assert len({Seed.draw().value for _ in range(20)}) > 15
-
-
 def test_warm_up_prompts_are_never_measured_ones() -> None:
     workload = profile.build({"name": "p", "input_len": 20, "num_prompts": 50, "max_concurrency": 8,
                               "num_warmups": "wave", "request_rate": 3.0})  # fmt: skip
@@ -152,10 +144,6 @@ def test_prompts_that_equal_an_earlier_one_are_counted() -> None:
     assert plan.count_repeated_prompts(made(num_prompts=300, prefix_len=50)) == 0
     alike = made(num_prompts=300, input_len=1, subject=ModelTarget(UNKNOWN, "m", vocab_size=1010))
     assert plan.count_repeated_prompts(alike) == 300 - len({tuple(prompt) for prompt in prompts(alike)}) > 0
-
-
-def test_what_and_when_are_drawn_apart() -> None:
-    assert prompts(made(request_rate=5.0)) == prompts(made(request_rate=50.0)) == prompts(made())
 
 
 @pytest.mark.parametrize(
@@ -258,14 +246,6 @@ def test_sglangs_own_api_is_chosen_by_backend_and_by_endpoint(endpoint: str | No
     }
 
 
-def test_sglangs_own_api_takes_text_too() -> None:
-    pytest.importorskip("transformers")
-    of = made(
-        subject=ModelTarget(UNKNOWN, "m", tokenizer=TOKENIZER), backend="sglang", prompt_format="text-vllm"
-    )
-    assert isinstance(of.payload(0)["text"], str)
-
-
 def test_chat_says_the_length_in_the_engines_own_word() -> None:
     pytest.importorskip("transformers")
     vllm = find_by_owner("vllm")
@@ -273,22 +253,6 @@ def test_chat_says_the_length_in_the_engines_own_word() -> None:
     for engine, word in words:
         subject = ModelTarget(engine, "m", tokenizer=TOKENIZER)
         assert made(subject=subject, backend="openai-chat").payload(0)[word] == 4
-
-
-def test_bodies_are_json_of_any_index_in_any_order() -> None:
-    of = made(range_ratio="0.5", num_prompts=30, prefix_len=3)
-    backwards = [of.body(i) for i in reversed(range(30))][::-1]
-    assert backwards == [of.body(i) for i in range(30)]
-    lens = np.array([len(json.loads(body)["prompt"]) for body in backwards])
-    assert (lens == of.requests.input_lens).all()
-    assert of.longest == int((of.requests.input_lens + of.requests.output_lens).max())
-
-
-def test_chat_finds_the_models_tokenizer_where_ids_do() -> None:
-    pytest.importorskip("transformers")
-    for subject in (ModelTarget(UNKNOWN, "m", model_root=TOKENIZER), ModelTarget(UNKNOWN, TOKENIZER)):
-        of = made(subject=subject, backend="openai-chat")
-        assert (of.requests.format, of.tokenizer) == ("text-vllm", TOKENIZER)
 
 
 @pytest.mark.parametrize(
@@ -413,12 +377,6 @@ def test_each_prompt_begins_with_the_prefix_of_its_group() -> None:
     assert prefixes(made) != sorted(prefixes(made), key=prefixes(made).index)  # in random order
 
 
-def test_the_first_group_is_the_prefix_of_a_run_without_groups() -> None:
-    alone, grouped = token_ids(1), token_ids(8)
-    assert set(prefixes(alone)) < set(prefixes(grouped))
-    assert [alone.prompt(i)[32:] for i in range(9)] == [grouped.prompt(i)[32:] for i in range(9)]
-
-
 @pytest.mark.parametrize("zipf", [0.5, 1.0, 2.0])
 def test_popularity_follows_zipfs_law(zipf: float) -> None:
     counts = np.array(sorted(Counter(prefixes(token_ids(5, zipf, 5000))).values(), reverse=True))
@@ -477,13 +435,6 @@ def test_a_schedule_of_concurrency_is_the_limits_of_a_closed_loop() -> None:
     assert stepped.concurrency.limits.tolist() == [1, 2, 8]
     assert stepped.profile.max_concurrency == 8
     assert stepped.profile.held_concurrency is None
-
-
-def test_a_warm_up_has_a_constant_load() -> None:
-    shaped = {"schedule": "concurrency 1 to 2 over 4s", "num_warmups": 3, "num_prompts": None}
-    table = {"name": "p", "input_len": 20, "output_len": 4, **shaped}
-    warmup = plan.make_warmup(profile.build(table), SUBJECT, CHOSEN)
-    assert (warmup.offsets_ns, warmup.concurrency, len(warmup)) == (None, None, 3)
 
 
 def test_each_request_of_a_mix_is_as_long_as_its_class() -> None:

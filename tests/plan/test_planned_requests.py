@@ -8,13 +8,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.required import require
-from loadgen.plan import profile
 from loadgen.plan.plan import draw_cancellations
 from loadgen.plan.planned_requests import Turns, WaitFacts, make_waits
 from loadgen.plan.request_sources import RandomStream
 from loadgen.settings.load_settings import CancelPoint, parse_cancel_point, parse_cancel_rate
+
+TABLES = read_tables("planned_requests")
 
 POINT = CancelPoint(after_ns=2_000_000_000)
 STREAM = RandomStream(7, "p")
@@ -54,11 +55,6 @@ def test_a_point_is_shown_in_the_unit_that_reads_best(text: str, words: str) -> 
     assert str(parse_cancel_point(text)) == words
 
 
-@pytest.mark.parametrize(("value", "share"), [(0.1, "0.1"), (1, "1"), ("10%", "10%")])
-def test_a_profile_may_give_the_share_as_a_number(value: object, share: str) -> None:
-    assert profile.build({"cancel_rate": value, "cancel_after": "2s"}).cancel_rate == share
-
-
 def test_a_longer_plan_has_the_same_requests_cancelled_and_more() -> None:
     short, long = (draw_cancellations(0.3, POINT, STREAM, count).chosen for count in (40, 400))
     assert (long[:40] == short).all()
@@ -67,11 +63,6 @@ def test_a_longer_plan_has_the_same_requests_cancelled_and_more() -> None:
 def test_the_share_is_that_of_the_requests_within_chance() -> None:
     count = draw_cancellations(0.1, POINT, STREAM, 100_000).count
     assert abs(count - 10_000) < 4 * np.sqrt(100_000 * 0.1 * 0.9)
-
-
-def test_another_seed_cancels_others() -> None:
-    first, second = (draw_cancellations(0.5, POINT, RandomStream(seed), 200).chosen for seed in (1, 2))
-    assert (first != second).any()
 
 
 # Two sessions: a main line 0, 1, 4 with a sub-agent 2, 3 beside 1 that 4 joins; and a chain of two.
@@ -124,38 +115,7 @@ def test_a_chain_has_no_branches_and_is_kept_if_more_is_known_of_it() -> None:
     assert plain.describe_waits() is None
 
 
-def test_a_failed_request_has_those_that_wait_for_it_directly_or_not() -> None:
-    for failed, dependents in (
-        (0, [1, 2, 3, 4]),
-        (1, [4]),
-        (2, [3, 4]),
-        (3, [4]),
-        (4, []),
-        (5, [6]),
-        (7, []),
-    ):
-        marked = np.arange(7) == failed
-        assert np.flatnonzero(require(TREE.waits).mark_dependents(marked)).tolist() == dependents
-
-
-def test_the_waits_of_a_run_are_made_once() -> None:
-    facts = require(TREE.describe_waits())
-    assert facts.waits is facts.waits
-    assert msgspec.structs.replace(facts).waits is not facts.waits
-
-
-@loop_over(
-    ("changes", "message"),
-    [
-        ({"before": ((), (0,), (0,), (3,), (1, 3), (), (5,))}, "request 3 waits for one"),
-        ({"before": ((), (0,), (0,), (2,), (1, 3), (), (4,))}, "request 6 waits for one"),
-        ({"before": ((), (0,), (0,), (2,), (1, 3), (4,), (5,))}, "request 5 waits for one"),
-        ({"before": ((), (0,))}, "waits are of 2 requests, and there are 7"),
-        ({"lanes": (1, 0, 1, 1, 0, 0, 0)}, "request 0 begins a session"),
-        ({"roles": (0, 0, 1, 2, 0, 0, 0)}, "request 3 has a lane, depth, role"),
-        ({"depths": (0, 0)}, "waits are of 7 requests, and there are 7"),
-    ],
-)
+@loop_over(("changes", "message"), TABLES["refused"])
 def test_waits_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
     facts = require(TREE.describe_waits())
     with pytest.raises(ValueError, match=message):

@@ -143,20 +143,6 @@ def test_a_key_of_a_file_and_a_flag_over_it_are_told_apart(tmp_path: Path) -> No
         profile.load(str(path), {"output_len": 0}, flags=True)
 
 
-def test_flags_are_laid_over_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text("input_len = 7\noutput_len = 8\nrequest_rate = inf\nburstiness = inf\n", "utf-8")
-    loaded = profile.load(str(path), {"output_len": 9})
-    assert (loaded.name, loaded.input_len, loaded.output_len) == ("mine", 7, 9)
-
-
-@pytest.mark.parametrize("value", [math.inf, 2.5])
-def test_a_profile_survives_json(value: float) -> None:
-    built = profile.build({"request_rate": value, "burstiness": value, "extra_body": {"a": [1]}})
-    stored = json.loads(json.dumps(built.model_dump(mode="json"), allow_nan=False))
-    assert Profile.model_validate(stored) == built
-
-
 @loop_over(
     ("file", "flags", "prompts", "most"),
     [
@@ -178,14 +164,6 @@ def test_a_duration_stands_in_place_of_the_count_that_is_not_given(
     assert (loaded.num_prompts, loaded.most_prompts, loaded.warmups) == (prompts, most, 2)
     stored = json.loads(json.dumps(loaded.model_dump(mode="json"), allow_nan=False))
     assert Profile.model_validate(stored) == loaded
-
-
-@pytest.mark.parametrize(
-    ("keys", "held"),
-    [({"max_concurrency": 8}, 8), ({"max_concurrency": 8, "request_rate": 2.0}, None), ({}, None)],
-)
-def test_only_a_loop_without_a_rate_holds_its_concurrency(keys: dict[str, object], held: int | None) -> None:
-    assert profile.build(keys).held_concurrency == held
 
 
 @loop_over(("overrides", "described"), TABLES["described"])

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadgen.base.errors import UsageError
-from loadgen.engines.engines import ENGINES, UNKNOWN
+from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import plan, profile, prompt_texts
 from loadgen.plan.plan import Plan
 from loadgen.plan.random_prompts import TokenIds
@@ -71,14 +70,6 @@ def test_texts_of_a_group_begin_alike_and_of_no_two_prompts_else() -> None:
     assert len({tuple(ids.payload(i)["prompt"][:16]) for i in range(500)}) == 500
 
 
-def test_another_seed_repeat_or_warm_up_shares_no_first_block() -> None:
-    workload = profile.build({"name": "p", "prompt_format": "corpus", "input_len": 32, "num_warmups": 200})
-    plans = [made(Seed(seed, repeat=repeat), num_prompts=200) for seed, repeat in ((7, 0), (7, 1), (8, 0))]
-    plans.append(plan.make_warmup(workload, SUBJECT, Seed(7)))
-    blocks = {tuple(one.payload(i)["prompt"][:16]) for one in plans for i in range(200)}
-    assert len(blocks) == 800
-
-
 def test_a_seed_names_the_same_prompts_in_every_version() -> None:
     assert made().digest() == made().digest() == "94f7e4473f7bbd009edf5bde764be2c6"
     assert made(Seed(8)).digest() != made().digest()
@@ -123,14 +114,3 @@ def test_text_without_blanks_between_words_is_cut_at_characters(tmp_path: Path) 
         == made(prompt_corpus=str(own), input_dist="uniform:min=1,max=200").requests.input_lens.tolist()
     )
     assert not any("\ufffd" in text for text in texts(chat))
-
-
-def test_a_text_for_a_duration_needs_a_count() -> None:
-    with pytest.raises(UsageError, match="--duration with corpus needs --num-prompts"):
-        made(duration=3.0, max_concurrency=2, num_prompts=None, backend="openai-chat")
-    assert len(made(duration=3.0, max_concurrency=2, num_prompts=None)) == 1_000_000
-
-
-def test_an_engine_that_takes_text_gets_text() -> None:
-    engine = next(engine for engine in ENGINES if not engine.takes_ids)
-    assert isinstance(made(subject=ModelTarget(engine, "m", tokenizer=TOKENIZER)).payload(0)["prompt"], str)

@@ -14,7 +14,7 @@ from loadgen.plan.model_files import Vocabulary, make_default_vocabulary
 from loadgen.plan.planned_requests import PromptRequests
 from loadgen.plan.profile import build
 from loadgen.plan.random_prompts import PromptShape, TokenIds, parse_range_ratio
-from loadgen.plan.request_sources import RandomStream, make_arrival_rng
+from loadgen.plan.request_sources import RandomStream
 
 TABLES = read_tables("random_prompts")
 
@@ -57,12 +57,6 @@ def test_every_prompt_has_its_exact_length_and_allowed_ids() -> None:
         assert all(type(token) is int for token in prompt)
 
 
-def test_ids_are_uniform_over_the_vocabulary() -> None:
-    prompts = token_ids(PromptShape(100, 2000, 1), vocabulary=Vocabulary(np.arange(100), "a hundred ids"))
-    counts = np.bincount(np.concatenate([prompts.ids(i) for i in range(100)]), minlength=100)
-    assert float(((counts - 2000) ** 2 / 2000).sum()) == pytest.approx(99, abs=50)  # chi², deviation 14
-
-
 @loop_over(("compat", "length", "ratio", "low", "high"), TABLES["range_ratios"])
 def test_a_range_ratio_means_what_it_means_to_the_named_client(
     compat: str, length: int, ratio: float, low: int, high: int
@@ -74,36 +68,15 @@ def test_a_range_ratio_means_what_it_means_to_the_named_client(
         assert (int(lens.min()), int(lens.max())) == (low, high)
 
 
-def test_a_thousand_by_a_thousand_of_inferencex_is_nine_tenths_of_it() -> None:
-    prompts = token_ids(PromptShape(20_000, 1024, 1024, 0.8, 0.8, compat="inferencex"))
-    assert float(prompts.input_lens.mean()) == pytest.approx(0.9 * 1024, rel=0.002)
-
-
 def test_without_a_ratio_inferencex_has_fixed_lengths() -> None:
     assert build({"compat": "inferencex"}).range_ratio == "1.0"
     assert build({"compat": "inferencex", "range_ratio": "0.8"}).range_ratio == "0.8"
     assert build({"compat": "sglang"}).range_ratio == "0.0"
 
 
-def test_input_and_output_ranges_are_apart() -> None:
-    prompts = token_ids(PromptShape(1000, 100, 100, 0.5, 0.0))
-    assert len(np.unique(prompts.input_lens)) > 50
-    assert np.unique(prompts.output_lens).tolist() == [100]
-
-
-def test_a_prompt_does_not_depend_on_how_many_there_are() -> None:
-    assert token_ids(PromptShape(3, 50, 5)).prompt(2) == token_ids(PromptShape(300, 50, 5)).prompt(2)
-
-
 def test_stream_names_that_run_together_are_still_two_streams() -> None:
     assert RandomStream(1, "12").key("x") != RandomStream(11, "2").key("x")
     assert RandomStream(1, "a", purpose="measure").key("b") != RandomStream(1, "a", purpose="warmup").key("b")
-
-
-def test_when_is_drawn_apart_from_what() -> None:
-    assert make_arrival_rng(STREAM).random() == make_arrival_rng(STREAM).random()
-    assert make_arrival_rng(STREAM).random() != STREAM.rng("gaps").random()
-    assert make_arrival_rng(STREAM).random() != make_arrival_rng(RandomStream(7, "low-load")).random()
 
 
 class Texts(PromptRequests):

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from builders.loops import loop_over
@@ -129,12 +128,6 @@ def test_texts_have_the_lengths_of_the_range_rule(
         assert (int(lens.min()), int(lens.max())) == (low, high)
 
 
-def test_ids_wrap_around_at_the_end_of_the_base_vocabulary() -> None:
-    offset = int(np.random.RandomState(0).randint(0, 151643, 1)[0])
-    text = make_text_vllm_0_9(PromptShape(1, 151644 - offset, 1), Letters(), 0).prompt(0)
-    assert text.split()[-2:] == ["151642", "0"]
-
-
 def test_text_vllm_0_9_cuts_what_is_long_and_leaves_short_what_is_short() -> None:
     offset = 43567
     short = make_text_vllm_0_9(PromptShape(6, 8, 1), Letters(merged=(offset + 3, offset + 4)), 0)
@@ -163,14 +156,6 @@ def test_tokens_that_the_tokenizer_adds_are_part_of_the_input_length(
     assert prompts(PromptShape(2, 20, 1), Letters(added=1), 0).input_lens.tolist() == [19, 19]
     with pytest.raises(UsageError, match="no prompt is left"):
         prompts(PromptShape(2, 1, 1), Letters(added=1), 0)
-
-
-@pytest.mark.parametrize("prompts", [make_text_vllm, make_text_vllm_0_9])
-def test_a_prefix_is_first_in_every_text_on_top_of_its_length(prompts: Callable[..., TextPrompts]) -> None:
-    made = prompts(PromptShape(3, 10, 1, prefix_len=4), Letters(), 0)
-    assert made.input_lens.tolist() == [14, 14, 14]
-    assert len({tuple(made.prompt(i).split()[:4]) for i in range(3)}) == 1
-    assert len({tuple(made.prompt(i).split()[4:]) for i in range(3)}) == 3
 
 
 def test_text_vllm_leaves_special_ids_out() -> None:

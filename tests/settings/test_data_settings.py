@@ -38,11 +38,3 @@ def test_flags_of_another_data_set_are_named(keys: dict[str, Any], flags: list[s
 def test_a_named_data_set_is_a_source_and_a_source_without_a_key_is_named() -> None:
     named = {name for name, source in SOURCES.items() if not source.key}
     assert set(get_args(DatasetName)) == named | {"random-mm"}
-
-
-@loop_over("name", [name for name, source in SOURCES.items() if source.reads_file and not source.is_trace])
-def test_how_rows_are_chosen_applies_to_every_data_set_of_a_file(name: str) -> None:
-    values: dict[str, Any] = {"dataset_name": name, "dataset_path": "f.jsonl", "trace": ""}
-    values |= {"dataset_name": None} if name == "file" else {}
-    switches = ["disable_shuffle", "no_oversample", "skip_chat_template"]
-    assert list_unheeded(list_rows(*PROFILE_KEYS), values, switches) == []

@@ -58,14 +58,6 @@ def test_offsets_are_the_inverse_of_the_integral_of_the_rate(text: str) -> None:
     np.testing.assert_allclose(integral, counts, rtol=1e-9, atol=1e-7)
 
 
-def test_the_integral_of_each_stage_is_its_formula() -> None:
-    counts = [stage.count for stage in parse_schedule("rate 2 for 60s, 2 to 16 over 60s").stages]
-    assert counts == [120.0, 540.0]
-    (ramp,) = parse_schedule("rate 2 to 16 over 60s exponentially").stages
-    assert ramp.count == pytest.approx(14 * 60 / math.log(8))
-    assert parse_schedule("rate 2 for 60s, 8 for 20s").mean_rate_per_s == 3.5
-
-
 def test_a_count_reached_as_a_pause_begins_is_due_at_its_end() -> None:
     schedule = parse_schedule("rate 2 for 2s, 0 for 3s, 1 for 2s")
     assert schedule.find_offsets_s(np.arange(8.0)).tolist() == [0.0, 0.5, 1.0, 1.5, 5.0, 6.0, 7.0, 7.0]
