@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import msgspec
 import pytest
 
 from builders import recorded
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named, read_tables
 from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.per_request import MetricOptions
 from loadgen.records.decode import Decoder
@@ -17,7 +16,9 @@ from loadgen.records.decoded_stream import SILENT_TOKENS
 from loadgen.records.record import UNKNOWN, Record, Records
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import DIALECTS, MOST
-from records.test_decode import DONE, fixed, stream
+from records.test_decode import DONE, NAMED, fixed, list_events, stream
+
+TABLES = read_tables("decode_bounds")
 
 K = FailureKind
 DEEP = b"[" * 20_000
@@ -38,16 +39,8 @@ def message_of(fields: Any) -> bytes:
     return b"data: %b\n\n" % msgspec.json.encode(fields)
 
 
-def counted(*counts: int | None) -> list[bytes]:
-    """Messages with running usage, and the last of these once more alone."""
-    used = [{"prompt_tokens": 5, "completion_tokens": n} for n in counts]
-    last = len(used) - 1
-    return [message("a", "length" if i == last else None, usage=u) for i, u in enumerate(used)] + [
-        message_of({"choices": [], "usage": used[-1]})
-    ]
-
-
 A, LAST = message(), message("b", "length")
+OWN = NAMED | {"LAST": LAST}
 MOST_SAID = "Expected `int` <= 2147483647 - at `$[0].usage"
 LEAST_SAID = "Expected `int` >= 0 - at `$[0].usage"
 TOO_DEEP = "maximum recursion depth exceeded while deserializing an object"
@@ -60,52 +53,10 @@ def summed(*records: Record) -> tuple[int, int, int]:
 
 
 # Events of a response, what its failure's detail begins with, and the tokens of its messages.
-MALFORMED: dict[str, tuple[list[bytes], str, list[int]]] = {
-    "usage_huge": ([A, LAST, usage(completion_tokens=10**30)], f"event 3: {MOST_SAID}", [1, 1]),
-    "usage_huge_prompt": ([A, LAST, usage(prompt_tokens=10**30)], f"event 3: {MOST_SAID}", [1, 1]),
-    "usage_i63": ([A, LAST, usage(prompt_tokens=2**62)], f"event 3: {MOST_SAID}", [1, 1]),
-    "usage_1e18": ([A, LAST, usage(completion_tokens=10**18)], f"event 3: {MOST_SAID}", [1, 1]),
-    "usage_neg": ([A, LAST, usage(completion_tokens=-3)], f"event 3: {LEAST_SAID}", [1, 1]),
-    "usage_neg_prompt": ([A, LAST, usage(prompt_tokens=-1)], f"event 3: {LEAST_SAID}", [1, 1]),
-    "usage_run_neg": (counted(1, -5, 3), f"event 2: {LEAST_SAID}", [1]),
-    "usage_segv": (counted(1, 2**62 + 1), f"event 2: {MOST_SAID}", [1]),
-    "usage_cached_huge": (
-        [A, LAST, usage(prompt_tokens_details={"cached_tokens": 10**30})],
-        f"event 3: {MOST_SAID}.prompt_tokens_details.cached_tokens`",
-        [1, 1],
-    ),
+LONG: dict[str, tuple[list[bytes], str, list[int]]] = {
     "usage_digits": (
         [A, b'data: {"usage":{"prompt_tokens":%b}}\n\n' % (b"9" * 5000)],
         "event 2: Integer value out of range",
-        [1],
-    ),
-    "usage_2e9": (
-        [A, LAST, usage(completion_tokens=2 * 10**9)],
-        "usage counts 2000000000 tokens in a response of ",
-        [1, 1],
-    ),
-    "usage_2e9_running": (counted(1, MOST), "usage counts 2147483647 tokens in a response of ", [1, 1]),
-    "usage_2e9_running, cut": (
-        [A, message(usage={"completion_tokens": MOST}), b"data: {\n\n"],
-        "event 3: ",
-        [1, 1],
-    ),
-    "usage_of_many_choices": (
-        [
-            message_of({"choices": [{"index": i, "text": "a"}], "usage": {"completion_tokens": MOST}})
-            for i in range(3)
-        ],
-        "usage counts 6442450941 tokens in a response of ",
-        [1, 1, 1],
-    ),
-    "index_huge": (
-        [A, message_of({"choices": [{"index": 2**40, "text": "a"}]})],
-        "event 2: Expected `int` <= 2147483647 - at `$[0].choices[0].index`",
-        [1],
-    ),
-    "index_negative": (
-        [A, message_of({"choices": [{"index": -1, "text": "a"}]})],
-        "event 2: Expected `int` >= 0 - at `$[0].choices[0].index`",
         [1],
     ),
     "deep_json": (
@@ -115,8 +66,10 @@ MALFORMED: dict[str, tuple[list[bytes], str, list[int]]] = {
     ),
     "deep_field": ([A, b'data: {"x":%b\n\n' % DEEP], f'event 2: {TOO_DEEP}: {{"x":[[[', [1]),
     "deep_metrics": ([A, b'data: {"metrics":%b\n\n' % DEEP], f"event 2: {TOO_DEEP}: ", [1]),
-    "error_code_huge": ([A, message_of({"error": {"code": 10**30}})], "event 2: Expected `int` <= ", [1]),
-    "finish_surrogate": ([A, message("b", "x").replace(b'"x"', rb'"\ud800"')], "event 2: ", [1]),
+}
+MALFORMED = LONG | {
+    name: (list_events(row, OWN), begins, tokens)
+    for name, (row, begins, tokens) in TABLES["malformed"].items()
 }
 
 
@@ -226,49 +179,11 @@ def test_the_api_of_sglang_is_bounded_too(event: bytes, begins: str) -> None:
 
 
 # What a server says, and what is known then: tokens in, cached; its queue and time to the first token, ns.
-PARTLY_KNOWN: dict[str, tuple[bytes, tuple[int, int, int, int]]] = {
-    "usual": (usage(prompt_tokens_details={"cached_tokens": 5}), (5, 5, -1, -1)),
-    "usage_cached_no_prompt": (
-        usage(prompt_tokens=0, prompt_tokens_details={"cached_tokens": 5}),
-        (-1, -1, -1, -1),
-    ),
-    "a prompt of nothing": (usage(prompt_tokens=0), (-1, -1, -1, -1)),
-    "more cached than there was": (usage(prompt_tokens_details={"cached_tokens": 6}), (5, -1, -1, -1)),
-    "cached of a prompt that is not counted": (
-        usage(prompt_tokens=None, prompt_tokens_details={"cached_tokens": 5}),
-        (-1, -1, -1, -1),
-    ),
-    "vLLM's own -1": (usage(prompt_tokens_details={"cached_tokens": -1}), (5, -1, -1, -1)),
-    "as many as may be": (usage(prompt_tokens=MOST), (MOST, -1, -1, -1)),
-    "times": (
-        message_of({"choices": [], "metrics": {"queue_time_ms": 1.5, "time_to_first_token_ms": 1e9}}),
-        (-1, -1, 1_500_000, 10**15),
-    ),
-    "metrics_inf": (
-        message_of({"choices": [], "metrics": {"queue_time_ms": 1e308, "time_to_first_token_ms": 2}}),
-        (-1, -1, -1, 2_000_000),
-    ),
-    "metrics_big": (
-        message_of({"choices": [], "metrics": {"queue_time_ms": 10**30, "time_to_first_token_ms": 2}}),
-        (-1, -1, -1, 2_000_000),
-    ),
-    "metrics_neg": (
-        message_of({"choices": [], "metrics": {"queue_time_ms": -0.1, "time_to_first_token_ms": 1e9 + 1}}),
-        (-1, -1, -1, -1),
-    ),
-    "metrics_1e400": (
-        message_of({"choices": []}).replace(b"}", b',"metrics":{"queue_time_ms":1e400}}'),
-        (-1, -1, -1, -1),
-    ),
-}
-
-
-@loop_over("name", PARTLY_KNOWN)
-def test_what_is_optional_and_cannot_be_is_not_known(name: str) -> None:
-    event, known = PARTLY_KNOWN[name]
-    record = recorded.decode("completions", stream(A, LAST, event, DONE))
+@loop_over_named(("said", "known"), TABLES["partly_known"])
+def test_what_is_optional_and_cannot_be_is_not_known(said: Any, known: list[int]) -> None:
+    record = recorded.decode("completions", stream(A, LAST, *list_events([said], OWN), DONE))
     assert record.failure is None
-    assert (record.input_tokens, record.cached_tokens, record.server_queue_ns, record.server_ttft_ns) == known
+    assert [record.input_tokens, record.cached_tokens, record.server_queue_ns, record.server_ttft_ns] == known
     assert (record.output_tokens, record.tokens.tolist()) == (2, [1, 1])
 
 
@@ -352,11 +267,3 @@ def test_a_failure_is_never_without_words(transport: str, detail: str) -> None:
     record = recorded.decode("completions", stream(A, end=b""), failure=Failure(K.STALL, transport))
     assert record.failure == Failure(K.STALL, detail)
     assert record.end_ns == 10**15
-
-
-def test_an_event_of_ten_megabytes_is_an_event() -> None:
-    big = message("a" * 10_000_000)
-    begin_s = time.process_time()
-    record = recorded.decode("completions", stream(big, LAST, usage(), DONE), keep_text=True)
-    assert (record.failure, record.tokens.tolist(), len(record.text or "")) == (None, [1, 1], 10_000_001)
-    assert time.process_time() - begin_s < 1

@@ -80,13 +80,6 @@ def test_in_a_long_stream_too_of_which_few_messages_are_parsed(
     assert at(ROLE, *thinks, *says, END) == place
 
 
-def test_an_answer_that_failed_keeps_what_was_visible_of_it() -> None:
-    reads = [HEAD, *map(recorded.chunk, [ROLE, THINKS, SAYS])]
-    record = Decoder(DIALECTS["chat"], streamed=True).decode(recorded.capture(reads))
-    assert record.failure is not None
-    assert record.visible_ns == record.arrival_ns[1]
-
-
 def test_reasoning_that_is_shown_and_reasoning_that_is_hidden_are_counted() -> None:
     decoder = Decoder(DIALECTS["chat"], streamed=True)
     usage = {"prompt_tokens": 1, "completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 8}}

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from builders.made_cases import START_NS
-from builders.made_sessions import DELAY_MS, TURN_MS, rows_of, turn_of
+from builders.made_sessions import rows_of, turn_of
 from loadgen.figures.session_rows import SessionRows, find_dry_ns, find_sessions
 from loadgen.figures.steady_state import find_held_ns
 from loadgen.plan.planned_requests import make_waits
@@ -25,15 +25,6 @@ TURNS = [3, 1, 2, 4]
 def rows(turns: Sequence[int], records: Sequence[Record]) -> tuple[SessionRows, Records]:
     made = Records.from_records(records)
     return find_sessions(made, turns), made
-
-
-def test_each_request_has_its_session_and_its_turn_from_1() -> None:
-    found, _ = rows(TURNS, rows_of(TURNS))
-    assert found.session.tolist() == [0, 0, 0, 1, 2, 2, 3, 3, 3, 3]
-    assert found.turn.tolist() == [1, 2, 3, 1, 1, 2, 1, 2, 3, 4]
-    assert found.sent.tolist() == TURNS
-    assert found.finished.all()
-    assert found.dropped == 0
 
 
 def test_a_request_beyond_the_planned_sessions_is_refused() -> None:
@@ -58,24 +49,6 @@ def test_a_session_is_finished_ended_early_or_unfinished(
     assert [next(name for name, each in of.items() if each[at]) for at in range(4)] == list(states)
     assert found.dropped_indices(records).tolist() == dropped
     assert found.dropped == len(dropped)
-
-
-def test_a_session_whose_next_turn_was_not_sent_is_unfinished() -> None:
-    found, _ = rows([3, 2], rows_of([3, 2])[:2])
-    assert (found.numbers.tolist(), found.unfinished.tolist()) == ([0], [True])
-
-
-def test_a_session_lasts_from_its_first_send_to_its_last_end() -> None:
-    found, records = rows(TURNS, rows_of(TURNS))
-    begins_ns, ends_ns = found.spans_ns(records)
-    lasting = [count * TURN_MS + (count - 1) * DELAY_MS for count in TURNS]
-    assert ((ends_ns - begins_ns) // MS).tolist() == lasting
-
-
-def test_a_slot_is_dry_as_its_last_session_ends() -> None:
-    # Slot 0: 3 turns (440 ms), then 2 (until 700); slot 1: 1 turn (80), then 2 (340), 4 (until 960).
-    found, records = rows([3, 1, 2, 4, 2], rows_of([3, 1, 2, 4, 2]))
-    assert find_dry_ns(found, records, 0) == START_NS + 700 * MS
 
 
 # Sessions of one turn (80 ms) in two slots: the fourth fails at once in slot 1 (160), which waits for a new
@@ -116,13 +89,6 @@ def test_a_slot_that_connects_again_is_not_dry_while_sessions_begin(
 def test_one_slot_has_no_tail() -> None:
     found, records = rows(TURNS, rows_of(TURNS, slots=1))
     assert find_dry_ns(found, records, 0) is None
-
-
-def test_slots_that_the_time_stopped_are_dry_by_then() -> None:
-    stopped = [row for row in rows_of([9, 9]) if row.sent_ns < START_NS + 500 * MS]
-    found, records = rows([9, 9], stopped)
-    assert found.unfinished.all()
-    assert find_dry_ns(found, records, 600 * MS) == START_NS + 600 * MS
 
 
 def test_a_session_has_the_mean_of_its_requests() -> None:

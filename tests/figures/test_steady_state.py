@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.made_records import make_record
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.steady_state import (
@@ -24,6 +23,8 @@ from loadgen.figures.steady_state import (
 from loadgen.plan import profile
 from loadgen.records.record import Record, Records
 from loadgen.transport.failure import Failure, FailureKind
+
+TABLES = read_tables("steady_state")
 
 MS = 1_000_000
 WHOLE = Trim()
@@ -104,15 +105,6 @@ def test_a_slot_that_connects_again_ends_no_steady_state(
     assert find_held_ns(records, 2, None, queues) == (1000 * MS, end_ms * MS)
 
 
-def test_a_closed_loop_has_not_run_out_where_a_slot_connects_again() -> None:
-    rows = [answer(0, begin, begin + 200) for begin in range(1000, 2000, 200)]
-    rows += [answer(1, 1000, 1400, failure=LOST)]
-    keys = {"name": "made", "max_concurrency": 2, "num_prompts": 6, "input_len": 5, "output_len": 3}
-    records = Records.from_records(sorted(rows, key=lambda row: row.index))
-    assert describe_run_out(records, profile.build({**keys, "duration": 0.7})) == ""
-    assert "the load fell 0.8 s into" in describe_run_out(records, profile.build({**keys, "duration": 0.9}))
-
-
 def closed(lasts: Callable[[int], Sequence[int]], slots: int, waves: int) -> list[Record]:
     """Slots that turn around in no time; `lasts` gives a request's messages by its number, in ms."""
     free_ms, rows = [1000] * slots, list[Record]()
@@ -144,28 +136,12 @@ def test_requests_and_tokens_have_one_rate_where_answers_are_alike(slots: int, w
     )
 
 
-def test_the_rate_of_requests_is_unbiased_where_answers_differ() -> None:
-    """Over 400 short runs of random lengths: Little's law gives the rate, slots by the mean time."""
-    draw = np.random.default_rng(1)
-    rates = []
-    for _ in range(400):
-        lengths = draw.integers(5, 16, 64)
-        rows = closed(lambda i, lengths=lengths: range(10, 10 * int(lengths[i]) + 1, 10), 8, 8)  # type: ignore[misc]
-        rates.append(found(rows, 8).request_throughput_per_s)
-    assert float(np.mean(rates)) == pytest.approx(8 / 0.1, rel=0.02)
-
-
 def test_a_failed_request_adds_concurrency_but_no_tokens_or_latency() -> None:
     rows = [*TWO[:2], answer(0, 1410, 1900, [1600, 1800], failure=Failure(FailureKind.TRUNCATED)), TWO[3]]
     window = found(rows, 2)
     assert bounds_ms(window) == (1100, 1900)
     assert window.mean_concurrency == found(TWO, 2).mean_concurrency
     assert (window.output_tokens, window.completed, window.whole) == (6, 2, 1)
-
-
-def test_a_connection_that_could_not_be_made_is_no_request_of_its_slot() -> None:
-    refused = answer(0, 0, 2500, failure=Failure(FailureKind.CONNECT), index=99)
-    assert found([*TWO, refused], 2) == found(TWO, 2)
 
 
 def test_whole_answers_count_by_the_share_of_their_time_inside() -> None:
@@ -188,25 +164,12 @@ def test_an_open_loop_is_steady_from_its_first_request_to_its_last() -> None:
     assert (window.completed, window.whole, window.output_tokens) == (3, 3, 10)
 
 
-@loop_over(
-    ("warmup", "cooldown", "expected"),
-    [
-        ("", "", (1100, 1900)),
-        ("0", "0s", (1100, 1900)),
-        ("0.1s", "", (1200, 1900)),
-        ("", "0.25s", (1100, 1650)),
-        ("0.1s", "0.25s", (1200, 1650)),
-        (" 1 ", "", (1400, 1900)),  # the first to end inside
-        ("2", "", (1500, 1900)),
-        ("", "1", (1100, 1520)),  # the last sent inside
-        ("", "2", (1100, 1410)),
-        ("1", "1", (1400, 1520)),
-    ],
-)
+# A number is of requests: the first that end inside, the last that are sent inside.
+@loop_over(("warmup", "cooldown", "expected"), TABLES["narrowed"])
 def test_warm_up_and_cool_down_narrow_it_by_requests_or_seconds(
-    warmup: str, cooldown: str, expected: tuple[int, int]
+    warmup: str, cooldown: str, expected: list[int]
 ) -> None:
-    assert bounds_ms(found(TWO, 2, Trim.parse(warmup, cooldown))) == expected
+    assert list(bounds_ms(found(TWO, 2, Trim.parse(warmup, cooldown)))) == expected
 
 
 @loop_over(
@@ -232,14 +195,6 @@ def test_where_there_is_none_it_says_why(
     assert isinstance(window, Unsteady)
     assert why in window.why
     assert describe_steady_state(window)[0].startswith("steady state: none: ")
-
-
-def test_a_window_without_whole_requests_has_rates_alone() -> None:
-    window = found([answer(0, 1000, 1900, [1200, 1300]), answer(1, 1100, 1500, [1300])], 2)
-    assert (window.whole, window.output_tokens, window.ttft.n) == (1, 3, 1)
-    window = found([answer(0, 1000, 1500, [1200, 1300]), answer(1, 1100, 1900, [1300])], 2)
-    assert (window.whole, window.output_tokens, window.ttft.n) == (0, 3, 0)
-    assert describe_steady_state(window)[-1] == "  0 requests entirely inside it"
 
 
 TIMED: dict[str, Any] = {"max_concurrency": 2, "num_prompts": 4}

@@ -15,7 +15,6 @@ from loadgen.base.arrays import Int64
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.figures.workloads import (
     NO_DELAY,
-    SCALES_NS,
     ArrivalFigures,
     Fidelity,
     LengthCount,
@@ -54,29 +53,12 @@ def test_a_poisson_process_has_an_index_of_1_at_all_scales() -> None:
     assert found.rate_per_s == pytest.approx(RATE_PER_S, rel=0.01)
 
 
-@pytest.mark.parametrize("together", [2, 7])
-def test_batches_at_poisson_times_have_their_size_as_index(together: int) -> None:
-    for scale in measure_times(np.repeat(draw_poisson(), together)).scales:
-        assert scale.index == pytest.approx(together, rel=5 * (2 / (scale.windows - 1)) ** 0.5)
-
-
 def test_even_gaps_have_an_index_of_0_over_their_multiples() -> None:
     found = measure_times(np.arange(4001, dtype=np.int64) * SECOND_NS // 10)
     assert {scale.window: scale.index for scale in found.scales} == pytest.approx(
         {"100 ms": 0, "1 s": 0, "10 s": 0}
     )
     assert (found.gap_cv, found.grid_s, found.instants) == (0, 0.1, 4001)
-
-
-def test_a_rate_that_changes_shows_at_its_scale_alone() -> None:
-    """A minute at 30/s, a minute at 10/s: over w seconds within a minute 1 + w × 10² / 20."""
-    rng = np.random.default_rng(3)
-    counts = rng.poisson(np.tile([1800, 600], 400))
-    parts = [minute * 60 + np.sort(rng.random(count)) * 60 for minute, count in enumerate(counts.tolist())]
-    found = measure_times((np.concatenate(parts) * SECOND_NS).astype(np.int64))
-    assert found.find_index("10 ms") == pytest.approx(1.05, abs=0.02)
-    assert found.find_index("1 s") == pytest.approx(6, rel=0.05)
-    assert found.find_index("10 s") == pytest.approx(51, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -92,12 +74,6 @@ def test_few_requests_have_few_figures(times_ns: list[int], rate: float | None, 
 @pytest.mark.parametrize("times_ns", [[], [7]])
 def test_fewer_than_two_requests_have_no_arrivals(times_ns: list[int]) -> None:
     assert measure_arrivals(np.array(times_ns, np.int64)) is None
-
-
-def test_windows_below_the_grid_are_left_out() -> None:
-    found = measure_times(np.repeat(np.arange(500, dtype=np.int64) * 3 * SECOND_NS, 4))
-    assert (found.grid_s, [scale.window for scale in found.scales]) == (3.0, ["10 s"])
-    assert set(SCALES_NS) > {scale.window for scale in found.scales}
 
 
 def test_arrivals_over_time_add_up_to_all() -> None:
@@ -282,20 +258,6 @@ def test_a_prompt_that_returns_needs_a_cache_for_what_came_between(size: int, ex
     found = measure_cache(load_of([(1, 2), (3, 4), (1, 2)]))
     assert (found.find_share(size), found.unique_tokens) == (expected, 4 * BLOCK)
     assert (found.distances, found.gaps_s) == ((1536.0, 1536.0, 2048.0), (2.0,) * 3)
-
-
-def test_a_shared_beginning_is_kept_by_the_smallest_cache() -> None:
-    found = measure_cache(load_of([(1, 10), (1, 11), (1, 12), (1, 13)]))
-    assert found.shares.tolist() == [3 * BLOCK / (4 * 1025)]
-    assert found.gaps_s == (1.0,) * 3
-
-
-def test_a_block_counts_with_all_before_it() -> None:
-    assert measure_cache(load_of([(1, 2), (3, 2)])).share == 0.0
-
-
-def test_the_last_token_of_a_prompt_is_never_reused() -> None:
-    assert measure_cache(load_of([(1,), (1,)], [512, 512])).share == 496 / 1024
 
 
 @pytest.mark.parametrize(

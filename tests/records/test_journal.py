@@ -48,15 +48,6 @@ def kept(path: Path | None, rows: list[Record], batch: int = 2) -> Journal:
     return made
 
 
-@pytest.mark.parametrize("on_disk", [True, False])
-def test_what_was_added_comes_back_sorted_by_index(on_disk: bool, tmp_path: Path) -> None:
-    made = kept(tmp_path / "j" if on_disk else None, ROWS)
-    made.finish()
-    assert same(made.records(), Records.from_records(ROWS))
-    assert (made.requests, made.error) == (5, "")
-    made.close()
-
-
 def test_the_file_alone_gives_facts_and_requests(tmp_path: Path) -> None:
     path = tmp_path / "j"
     made = kept(path, ROWS)

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named, read_tables
 from loadgen.base.clock import MS_NS
 from loadgen.records.path_delays import PathDelays
 from loadgen.records.record import NO_CAUSE, PATH, REORDERING, RETRANSMISSION
 from loadgen.transport.capture import Capture, SegmentTimes
+
+TABLES = read_tables("path_delays")
 
 CLOCK = 1 << 32
 WALL_NS = 1_700_000_000_000_000_000
@@ -62,38 +64,17 @@ def measured(
 
 
 NONE = (0.0, NO_CAUSE)
-CASES: dict[str, tuple[list[Way], list[float] | None, list[tuple[float, int]]]] = {
-    "all as quick": ([(0, 5), (20, 25), (40, 45)], None, [NONE] * 3),
-    "one piece": ([(0, 5)], None, [NONE]),
-    "one late": ([(0, 5), (20, 35), (40, 45)], None, [NONE, (9.5, PATH), NONE]),
-    "below the grain": ([(0, 5), (20, 26.4), (40, 45)], None, [NONE] * 3),
-    "just beyond it": ([(0, 5), (20, 26.5), (40, 45)], None, [NONE, (1.0, PATH), NONE]),
-    # 20 comes as it would, and waits for 10; it is held up by what held up that.
-    "overtaken": ([(0, 5), (10, 60), (20, 25), (40, 65)], None,
-                  [NONE, (44.5, REORDERING), (34.5, REORDERING), (19.5, PATH)]),
-    "lost": ([(0, 5), (90, 95), (40, 45), (60, 65)], None,
-             [NONE, (69.5, RETRANSMISSION), (49.5, RETRANSMISSION), (29.5, RETRANSMISSION)]),
-    "two lost in a row": ([(0, 5), (90, 95), (91, 96), (60, 65)], None,
-                          [NONE, (69.5, RETRANSMISSION), (50.5, RETRANSMISSION), (30.5, RETRANSMISSION)]),
-    "the first one lost": ([(90, 95), (20, 25), (40, 45)], None,
-                           [(69.5, RETRANSMISSION), (69.5, RETRANSMISSION), (49.5, RETRANSMISSION)]),
-    "sent again, and its first copy came later": ([(0, 5), (90, 95), (40, 45)], [0, 20, 40],
-                                                  [NONE, (69.5, REORDERING), (49.5, REORDERING)]),
-    "sent again twice, the second time quicker": ([(0, 5), (90, 95), (40, 45)], [0, 70, 40],
-                                                  [NONE, (69.5, RETRANSMISSION), (49.5, RETRANSMISSION)]),
-    "sent again, and quicker than what came after it": ([(0, 5), (90, 95), (40, 96)], None,
-                                                        [NONE, (69.5, RETRANSMISSION), (50.5, PATH)]),
-    "doubled on the way": ([(0, 5), (20, 25)], [0, 20], [NONE] * 2),
-    "sent in the same ms, in the wrong order": ([(0, 5), (20, 28), (20, 25)], None,
-                                                [NONE, (2.5, REORDERING), (2.5, REORDERING)]),
-}  # fmt: skip
+CAUSES = {"none": NO_CAUSE, "path": PATH, "reordering": REORDERING, "retransmission": RETRANSMISSION}
 
 
+# Of an overtaken piece: one that comes as it would waits for another, and is held up by what held up that.
 @loop_over("begin", [500, 0, CLOCK - 1, CLOCK - 30, CLOCK // 2 - 20])
-@loop_over("case", CASES)
-def test_a_piece_was_late_by_what_its_clock_says(case: str, begin: int) -> None:
-    ways, least, found = CASES[case]
-    assert measured(PathDelays(), *captured(ways, least, begin)) == found
+@loop_over_named(("ways", "least", "found"), TABLES["ways"])
+def test_a_piece_was_late_by_what_its_clock_says(
+    ways: list[Way], least: list[float] | None, found: list[tuple[float, str]], begin: int
+) -> None:
+    delays = [(ms, CAUSES[cause]) for ms, cause in found]
+    assert measured(PathDelays(), *captured(ways, least, begin)) == delays
 
 
 def test_what_was_sent_again_together_was_first_sent_one_by_one() -> None:

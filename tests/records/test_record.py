@@ -162,10 +162,6 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path, monkeypatch:
     assert (list(tmp_path.iterdir()), len(os.listdir("/proc/self/fd"))) == ([], before)
 
 
-def test_nothing_joined_is_a_run_of_nothing() -> None:
-    assert plain(Records.join([])) == plain(Records.from_records([]))
-
-
 def test_a_request_cannot_be_in_two_parts() -> None:
     part = Records.from_records([Record(3, 0, 1, 1, 2)])
     with pytest.raises(ValueError, match="the same request"):
@@ -238,41 +234,3 @@ def test_a_frame_with_any_bytes_changed_is_refused_or_read(data: st.DataObject) 
     except ValueError:
         return
     assert plain(Records.unpack(records.pack())) == plain(records)
-
-
-def test_a_mask_selects_columns_and_a_misspelt_one_is_an_error() -> None:
-    rows = [Record(i, 0, 1, sent_ns, 9, input_tokens=i) for i, sent_ns in enumerate((5, 0, 7))]
-    records = Records.from_records(rows)
-    sent = records.select(records.sent)
-    assert (len(sent), sent.sent_ns.tolist(), sent.input_tokens.tolist()) == (2, [5, 7], [0, 2])
-    assert records.select(np.ones(3, np.bool_)) is records
-    with pytest.raises(AttributeError):
-        records.sent_nss  # type: ignore[attr-defined]  # noqa: B018
-
-
-ENDS = (None, *FailureKind)
-
-
-def ended() -> Records:
-    failures = [kind and Failure(kind, "") for kind in ENDS]
-    return Records.from_records([Record(i, 0, 1, 1, 2, failure=each) for i, each in enumerate(failures)])
-
-
-@pytest.mark.parametrize(
-    ("name", "kinds"),
-    [
-        ("ok", {None}),
-        ("cancelled", {FailureKind.USER_CANCELLED}),
-        ("cut_off", {FailureKind.CANCELLED, FailureKind.LOST}),
-    ],
-)
-def test_how_requests_ended_is_marked(name: str, kinds: set[FailureKind | None]) -> None:
-    assert getattr(ended(), name).tolist() == [kind in kinds for kind in ENDS]
-
-
-def test_successes_are_marked_once_and_for_all_callers() -> None:
-    records = ended()
-    assert records.ok is records.ok
-    with pytest.raises(ValueError, match="read-only"):
-        records.ok[0] = False
-    assert msgspec.structs.replace(records, failures=[None] * len(ENDS)).ok.all()

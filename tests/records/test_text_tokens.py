@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from builders import recorded
-from builders.loops import loop_over, loop_over_named
+from builders.loops import loop_over, loop_over_named, read_tables
 from builders.tiny_tokenizer import make_tokenizer
 from fakes.scripted_server import DONE, HEAD, LAST, chunk, token, usage
 from loadgen.base.errors import UsageError
@@ -22,6 +22,8 @@ from loadgen.records.record import UNKNOWN, Record, Records
 from loadgen.records.text_tokens import TextTokenizer
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import DIALECTS
+
+TABLES = read_tables("text_tokens")
 
 MS = 1_000_000
 PLANNED = 8
@@ -139,19 +141,7 @@ def test_texts_go_once_counted_unless_they_were_asked_for(
     assert records.text_tokens[1] == UNKNOWN
 
 
-@loop_over(
-    ("reason", "planned", "tokens"),
-    [
-        ("length", 50, 50),
-        ("length", 90, 90),
-        ("length", 125, 125),
-        ("length", 126, 100),
-        ("length", 0, 100),
-        ("length", UNKNOWN, 100),
-        ("stop", 100, 100),
-        ("stop", 90, 100),
-    ],
-)
+@loop_over(("reason", "planned", "tokens"), TABLES["settled"])
 def test_an_answer_that_ended_by_length_has_the_length_requested(
     reason: str, planned: int, tokens: int
 ) -> None:
@@ -161,15 +151,6 @@ def test_an_answer_that_ended_by_length_has_the_length_requested(
 @pytest.mark.parametrize("messages", [UNKNOWN, 0, 1, 64])
 def test_messages_are_not_compared_with_a_length_that_is_not_known(messages: int) -> None:
     assert not text_tokens.has_one_token_each("length", messages, UNKNOWN)
-
-
-def test_an_answer_without_a_planned_length_is_counted_by_its_text(model: Path) -> None:
-    rows = part(0, ["one two"])
-    rows.planned_output[:] = UNKNOWN
-    rows.finish_reasons[:] = ["length"]
-    records = revised([rows], TextTokenizer(model), keep_text=False)
-    by_text = TextTokenizer(model).count("one two")
-    assert (records.output_tokens.tolist(), records.text_tokens.tolist()) == ([by_text], [by_text])
 
 
 def test_an_answer_in_one_piece_has_its_tokens(model: Path) -> None:
@@ -182,12 +163,6 @@ def test_half_a_character_is_counted_too(model: Path) -> None:
     assert TextTokenizer(model).count("\ud83d") == TextTokenizer(model).count("?") == 1
 
 
-def test_without_a_tokenizer_messages_are_counted() -> None:
-    records = revised([part(0, ["kept by another flag"])], None)
-    assert (records.output_tokens.tolist(), records.texts) == ([4], [None])
-    assert compute_metrics(records, MetricOptions()).uncounted == 1
-
-
 def test_a_tokenizer_that_cannot_be_read_costs_the_counts_alone(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     parts = [part(0, ["text"])]
@@ -197,20 +172,3 @@ def test_a_tokenizer_that_cannot_be_read_costs_the_counts_alone(tmp_path: Path) 
     assert [revise(each).output_tokens.tolist() for each in parts] == [[4]]
     with pytest.raises(UsageError, match="cannot be read"):
         TextTokenizer(tmp_path).count("text")
-
-
-@pytest.mark.parametrize(
-    ("files", "found"),
-    [
-        ({}, False),
-        ({"config.json": "{}"}, False),
-        ({"tokenizer.json": "{}"}, True),
-        ({"tokenizer.model": ""}, True),
-    ],
-    ids=["empty", "a model without one", "fast", "of its own library"],
-)
-def test_a_tokenizer_is_found_by_its_files(tmp_path: Path, files: dict[str, str], found: bool) -> None:
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    wanted = TextTokenizer(tmp_path) if found else None
-    assert text_tokens.find_text_tokenizer(["", None, "no/such", str(tmp_path)]) == wanted

@@ -17,36 +17,12 @@ from loadgen.wire.openai import (
     NOTHING,
     TOKEN,
     Chat,
-    Dialect,
     read_remark,
 )
 
 TABLES = read_tables("openai")
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
-
-
-@pytest.mark.parametrize(
-    ("dialect", "prompt", "request_"),
-    [
-        (DIALECTS["completions"], [1, 2], {"model": "m", "prompt": [1, 2], "max_tokens": 9}),
-        (DIALECTS["completions"], "hi", {"model": "m", "prompt": "hi", "max_tokens": 9}),
-        (
-            DIALECTS["chat"],
-            "hi",
-            {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 9},
-        ),
-        (
-            Chat(limit_field="max_tokens"),
-            "hi",
-            {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9},
-        ),
-    ],
-)
-def test_a_request_has_the_fields_of_its_api(
-    dialect: Dialect, prompt: list[int] | str, request_: dict[str, Any]
-) -> None:
-    assert dialect.make_request("m", prompt, 9) == request_
 
 
 def test_the_chat_api_takes_no_token_ids() -> None:
@@ -116,9 +92,3 @@ def test_a_tail_is_looked_through_in_a_time_that_grows_with_its_length() -> None
     begin_s = time.process_time()
     assert not DIALECTS["chat"].has_token(b"data:" * 2_000_000 + b"data:[[\n" * 20_000)
     assert time.process_time() - begin_s < 1
-
-
-def test_a_stream_that_only_pings_shows_no_token() -> None:
-    _, reads = recorded.timed("llama-cpp-python/stall")
-    seen = [DIALECTS["completions"].has_token(read) for read in reads]
-    assert seen == [False] + [True] * 27 + [False] * 47

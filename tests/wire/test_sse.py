@@ -11,54 +11,16 @@ import numpy as np
 import pytest
 
 from builders import recorded
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named, read_tables
 from builders.required import require
-from loadgen.features.apis.generate_api import Generate
 from loadgen.records.decode import Decoder
-from loadgen.transport.capture import Capture, pack_int64s
+from loadgen.transport.capture import Capture
 from loadgen.wire import sse
 from loadgen.wire.openai import DIALECTS
 from records.test_decode import DONE, HEAD, LAST, USAGE, event, stream
 
-# (body, whole, the data of each event, which bytes end each event's data, whether [DONE] came)
-CASES: dict[str, tuple[bytes, bool, list[bytes], list[bytes], bool]] = {
-    "as servers send": (
-        b"data: 1\n\ndata: 2\n\ndata: [DONE]\n\n",
-        True,
-        [b"1", b"2"],
-        [b"1\n", b"2\n"],
-        True,
-    ),
-    "without [DONE]": (b"data: 1\n\ndata: 2\n\n", True, [b"1", b"2"], [b"1\n", b"2\n"], False),
-    "only [DONE]": (b"data: [DONE]\n\n", True, [], [], True),
-    "no space": (b"data:1\n\ndata:[DONE]\n\n", True, [b"1"], [b"1\n"], True),
-    "CRLF": (b"data: 1\r\n\r\ndata: [DONE]\r\n\r\n", True, [b"1"], [b"1\r"], True),
-    "CR": (b"data: 1\r\rdata: 2\r\r", True, [b"1", b"2"], [b"1\r", b"2\r"], False),
-    "comments": (b": ping - 12\n\ndata: 1\n\n: ping\n\n", True, [b"1"], [b"1\n"], False),
-    "only comments": (b": ping\n\n: ping\n\n", False, [], [], False),
-    "other fields": (b"event: x\nid: 1\nretry: 5\ndata: 1\nfoo\n\n", True, [b"1"], [b"1\n"], False),
-    "several lines": (b"data: [1,\ndata: 2]\n\n", True, [b"[1,\n2]"], [b"2]\n"], False),
-    "a byte order mark": (b"\xef\xbb\xbfdata: 1\n\n", True, [b"1"], [b"1\n"], False),
-    "more empty lines": (b"\n\ndata: 1\n\n\n\ndata: 2\n\n", True, [b"1", b"2"], [b"1\n", b"2\n"], False),
-    "data after [DONE]": (b"data: 1\n\ndata: [DONE]\n\ndata: 2\n\n", True, [b"1"], [b"1\n"], True),
-    "no empty line at the end": (b"data: 1\n\ndata: [DONE]\n", False, [b"1"], [b"1\n"], True),
-    "no line end at the end": (b"data: 1\n\ndata: 2", True, [b"1", b"2"], [b"1\n", b": 2"], False),
-    "cut inside a line": (b'data: 1\n\ndata: {"a', False, [b"1"], [b"1\n"], False),
-    "cut after a line": (b"data: 1\n\ndata: 2\n", False, [b"1", b"2"], [b"1\n", b"2\n"], False),
-    "blank data": (
-        b"data:\n\ndata: 1\n\ndata: \n\ndata\n\ndata: 2\n\ndata:  \ndata:\n\n",
-        True,
-        [b"1", b"2"],
-        [b"1\n", b"2\n"],
-        False,
-    ),
-    "blank data beside other": (b"data:\ndata: 1\ndata: 2\n\n", True, [b"\n1\n2"], [b"2\n"], False),
-    "[DONE] between blanks": (b"data:  [DONE] \n\ndata: 1\n\n", True, [], [], True),
-    "nothing": (b"", True, [], [], False),
-    "two newlines alone": (b"\n\n", True, [], [], False),
-    "less than a field": (b"a\n\n", True, [], [], False),
-    "a field without data": (b"data:\n\n", True, [], [], False),
-}
+TABLES = read_tables("sse")
+
 TEXTS = ["a", "b", "data: ", "\\n\\ndata: x", "\r\n", "\N{HEDGEHOG}", "", "[DONE]", *"cdefghijklmnopqrs"]
 LONG = ["x" * length for length in [*range(0, 300, 17), 4000]]
 EVENTS = [event(text) for text in TEXTS]
@@ -67,48 +29,30 @@ Lines = Callable[..., bytes]
 COUNT = 80
 
 
-@loop_over("name", CASES)
-def test_events_are_found_and_end_with_their_last_data_line(name: str) -> None:
-    body, whole, datas, ends, done = CASES[name]
+# A body, whether it is whole, the data of each event, the end of each, whether [DONE] came.
+@loop_over_named(("text", "whole", "datas", "ends", "done"), TABLES["events"])
+def test_events_are_found_and_end_with_their_last_data_line(
+    text: str, whole: bool, datas: list[str], ends: list[str], done: bool
+) -> None:
+    body = text.encode()
     events = sse.read_events(body, whole)
-    assert ([line.strip() for line in events.lines.split(b"\n") if line.strip()], events.done) == (
-        [data.replace(b"\n", b" ").strip() for data in datas],
+    assert ([line.strip() for line in events.lines.decode().split("\n") if line.strip()], events.done) == (
+        [data.replace("\n", " ").strip() for data in datas],
         done,
     )
-    assert [body[end - len(mark) : end] for end, mark in zip(events.ends, ends, strict=True)] == ends
-    assert sse.split_events(body, whole) == (datas, events.ends.tolist(), done, None)
+    marks = [body[end - len(mark) : end].decode() for end, mark in zip(events.ends, ends, strict=True)]
+    assert marks == ends
+    found, places, *rest = sse.split_events(body, whole)
+    assert ([data.decode() for data in found], places, *rest) == (datas, events.ends.tolist(), done, None)
 
 
 NAMED = b"event: ping\ndata: {}\n\nevent: content_block_delta\ndata: [1]\n\n"
 
 
-@loop_over(
-    ("body", "fast"),
-    [
-        (NAMED, True),
-        (NAMED * 9, True),
-        (b"event: \ndata: 1\n\n", True),
-        (b"event: errors\ndata: 1\n\n", True),
-        ("event: a\ndata: \u20ac\n\n".encode() + NAMED, True),
-        (b"event: error\ndata: 1\n\n" + NAMED, False),
-        (NAMED + b"event:  error \ndata: 1\n\n", False),
-        (NAMED + b"event: error\n", False),
-        (NAMED + b"data: [DONE]\n\n", False),
-        (NAMED + b"event: done\ndata: [DONE]\n\n", False),
-        (NAMED + b"data: 1\n\n\n", False),
-        (NAMED + b"event: a\ndata:1\n\n", False),
-        (NAMED + b"event: a\ndata: \n\n", False),
-        (NAMED + b"event: a\ndata:  1\n\n", False),
-        (NAMED + b"event: a\ndata: 1\ndata: 2\n\n\n", False),
-        (NAMED + b"event: a\n\ndata: 1\n", False),
-        (NAMED + b"event: a\ndata: 1\nevent: b", False),
-        (NAMED[:-1], False),
-        (NAMED.replace(b"\n", b"\r\n"), False),
-        (b"event: a\n", False),
-        (b"event: a", False),
-    ],
-)
-def test_named_events_are_found_in_one_pass_as_one_by_one(body: bytes, fast: bool) -> None:
+# @ stands for usual named events.
+@loop_over(("text", "fast"), TABLES["named"])
+def test_named_events_are_found_in_one_pass_as_one_by_one(text: str, fast: bool) -> None:
+    body = text.encode().replace(b"@", NAMED)
     found = sse._read_named(body)
     assert (found is not None) is fast
     for whole in (True, False):
@@ -119,26 +63,13 @@ def test_named_events_are_found_in_one_pass_as_one_by_one(body: bytes, fast: boo
         assert (events.ends.tolist(), events.done, events.fault) == (ends, done, fault)
 
 
-@loop_over(
-    ("body", "datas", "fault"),
-    [
-        (b"data: 1\n\nevent: error\ndata: no\n\ndata: [DONE]\n\n", [b"1"], b"no"),
-        (b"data: 1\n\ndata: no\nevent: error\n\n", [b"1"], b"no"),
-        (b"event:error\rdata:a\rdata:b\r\r", [], b"a\nb"),
-        (b"event: error\n\n", [], b""),
-        (b"event: error", [], b""),
-        (b"data: 1\n\nerror: no\n\ndata: 2\n\n", [b"1"], b"no"),
-        (b"data: 1\n\nerror: no", [b"1"], b"no"),
-        (b"event: errors\ndata: 1\n\n: error: no\n\n", [b"1"], None),
-        (b"event: message\ndata: 1\n\nevent: error\r\nevent: error\r\n", [b"1"], b""),
-    ],
-)
+@loop_over(("body", "datas", "fault"), TABLES["errors"])
 def test_an_event_that_is_an_error_by_its_name_ends_the_others(
-    body: bytes, datas: list[bytes], fault: bytes | None
+    body: str, datas: list[str], fault: str | None
 ) -> None:
-    events = sse.read_events(body, True)
-    assert (events.lines.split(), len(events.ends), events.fault) == (datas, len(datas), fault)
-    assert not events.done
+    events = sse.read_events(body.encode(), True)
+    assert (events.lines.decode().split(), len(events.ends)) == (datas, len(datas))
+    assert (events.fault, events.done) == (None if fault is None else fault.encode(), False)
 
 
 @loop_over(
@@ -286,11 +217,6 @@ def test_a_short_answer_is_left_to_the_other_way() -> None:
     assert not found(recorded.capture(stream(*EVENTS[:9], LAST, USAGE, DONE)))
 
 
-def test_no_bytes_at_all_are_no_answer() -> None:
-    empty = Capture(0, 0, 1, 2, 3, read_lengths=pack_int64s([]))
-    assert not found(empty)
-
-
 def completion(text: str = " word", reason: str | None = None, **more: Any) -> bytes:
     choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": reason, **more}
     return msgspec.json.encode(
@@ -430,20 +356,6 @@ def test_only_the_ends_of_a_usual_stream_are_parsed(dialect: str) -> None:
 def test_other_streams_are_what_their_messages_are(lines: list[bytes]) -> None:
     capture = answer(lines, b"data: %b\n\n" % completion(reason="length"))
     assert values_of("completions", capture) == one_by_one("completions", capture)
-
-
-def test_what_reasons_and_then_answers_is_counted_in_full() -> None:
-    thoughts = [chat("@").replace(b'"content":"@"', b'"reasoning":"%d"' % i) for i in range(COUNT)]
-    for begin in (thoughts, thoughts[: COUNT // 2], thoughts[:3]):
-        capture = answer([*begin, *([chat()] * COUNT)], b"data: %b\n\n" % chat(reason="stop"))
-        assert values_of("chat", capture) == one_by_one("chat", capture)
-        assert values_of("chat", capture)["output_tokens"] == 2
-
-
-def test_messages_that_repeat_those_before_are_all_parsed() -> None:
-    lines = [b'{"text":"%b","meta_info":{"completion_tokens":%d}}' % (b"a" * i, i) for i in range(1, 60)]
-    plain = require(sse.read_plain_stream(answer(lines).raw))
-    assert sse.read_typical(Generate(), plain) is None
 
 
 def test_typical_messages_are_a_sequence() -> None:
