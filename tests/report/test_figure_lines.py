@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over, read_tables
-from builders.made_cases import closed, failed, run
+from builders.made_cases import closed, run
 from builders.made_records import make_record
 from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.per_request import MetricOptions
@@ -33,39 +33,11 @@ def result(requests: int, workload: dict[str, Any] | None = None) -> Result:
     return Result(case.facts, case.records)
 
 
-@loop_over(
-    ("requests", "workload", "lines"),
-    [
-        (
-            43,
-            {"metric_percentiles": "90"},
-            [f"P90 {_NO_TTFT}, {_NO_TPOT}, {_ITL}; 43 samples, a bound needs 44", _WHY],
-        ),
-        (44, {"metric_percentiles": "90"}, [f"P90 {_TTFT}, {_TPOT}, {_ITL}", _WHY]),
-        (
-            320,
-            {"metric_percentiles": "99,90", "percentile_metrics": "ttft"},
-            [f"P99 {_NO_TTFT}; 320 samples, a bound needs 459", f"P90 {_TTFT}"],
-        ),
-        (320, {"metric_percentiles": "100", "percentile_metrics": "ttft"}, [f"P100 {_NO_TTFT}"]),
-        (44, {"metric_percentiles": "90", "percentile_metrics": "itl"}, [f"P90 {_ITL}", _WHY]),
-    ],
-)  # fmt: skip
+@loop_over(("requests", "workload", "lines"), TABLES["bounds"])
 def test_a_percentile_has_its_bound_from_enough_samples_on(
     requests: int, workload: dict[str, Any], lines: list[str]
 ) -> None:
     assert list(run_lines.describe_bounds(result(requests, workload), None)) == lines
-
-
-@pytest.mark.parametrize(
-    ("workload", "lines"),
-    [
-        ({"metric_percentiles": "90,50"}, [f"P90 {_TTFT}, {_TPOT}"]),
-        ({"metric_percentiles": "90", "percentile_metrics": "itl"}, []),
-    ],
-)
-def test_the_short_report_has_the_highest_percentile(workload: dict[str, Any], lines: list[str]) -> None:
-    assert list(run_lines.describe_highest(result(320, workload), None)) == lines
 
 
 @pytest.mark.parametrize(("slo", "line"), TABLES["objectives"])
@@ -74,12 +46,6 @@ def test_an_objective_is_met_missed_or_not_shown(slo: str, line: str) -> None:
     assert next(run_lines.describe_objectives(made, None)) == line
     for rendered in (report.render_report(made), report.render_short(made, "runs/r")):
         assert line in " ".join(rendered.split())
-
-
-def test_failures_count_as_above_every_limit() -> None:
-    case = run(failed(5), workload={"slo": "e2el p90 < 1000s"})
-    line = next(run_lines.describe_objectives(Result(case.facts, case.records), None))
-    assert line == "e2el p90 < 1000000 ms: fails, ∞ ms (≤ ∞ at 99 %), 64 of 320 above"
 
 
 def test_without_goodput_the_limits_of_slo_count_good_requests() -> None:
@@ -148,21 +114,6 @@ PLAIN = answer(0, [100, 110, 120], finish_reason="length")
 REASONS = answer(1, [100, 150, 200], visible=2, finish_reason="stop")
 
 
-def test_the_first_visible_token_is_later_where_an_answer_reasons() -> None:
-    run = computed(PLAIN, REASONS, answer(2, [100, 300], visible=-1), answer(3, [9, 10], failure=LOST))
-    assert (run.ttft.n, run.ttft.mean_ms) == (3, 100.0)
-    assert (run.ttfvt.n, run.ttfvt.min_ms, run.ttfvt.max_ms) == (2, 100.0, 200.0)
-
-
-def test_speeds_are_of_each_request() -> None:
-    run = computed(PLAIN, REASONS, metric_percentiles=(1.0, 99.0))
-    assert (run.prefill_speed.n, run.prefill_speed.mean_tok_s) == (2, 1000.0)
-    assert (run.tps_user.min_tok_s, run.tps_user.max_tok_s, run.tps_user.mean_tok_s) == (20.0, 100.0, 60.0)
-    assert run.tps_user.percentiles_tok_s == {1.0: 20.8, 99.0: 99.2}
-    assert run.e2el_per_token.min_ms == 40.0
-    assert run.e2el_per_token.max_ms == pytest.approx(200 / 3)
-
-
 @loop_over(
     ("record", "counts"),
     [
@@ -199,38 +150,10 @@ def test_requests_that_may_have_queued_are_counted(
     assert computed(*rows).prefill_behind == behind
 
 
-def test_one_that_failed_or_never_answered_is_ahead_until_its_end() -> None:
-    lost = answer(0, [100], failure=LOST)
-    lost.arrival_ns, lost.tokens = lost.arrival_ns[:0], lost.tokens[:0]
-    never = Record(2, 0, 1, sent_ns=0, end_ns=10**12, failure=LOST)
-    late = answer(1, [90, 300])
-    late.sent_ns += 50 * MS
-    assert computed(lost, late, never).prefill_behind == 1
-
-
 def test_the_share_of_ttft_in_the_queue_is_of_those_that_report_it() -> None:
     run = computed(answer(0, [100, 200], server_queue_ns=25 * MS), answer(1, [300, 400]))
     assert run.prefill_queued == 0.25
     assert computed(PLAIN).prefill_queued is None
-
-
-@pytest.mark.parametrize(
-    ("cached", "share", "counts"),
-    [([75, 25], 0.5, 2), ([75, -1], 0.75, 1), ([0, 0], 0.0, 2), ([-1, -1], None, 0)],
-)
-def test_the_cached_share_is_of_requests_that_report_it(
-    cached: list[int], share: float | None, counts: int
-) -> None:
-    run = computed(*(answer(i, [100], cached_tokens=tokens) for i, tokens in enumerate(cached)))
-    assert (run.cached_share, run.cached_counts) == (share, counts)
-
-
-def test_finish_reasons_of_successes_are_counted_the_most_frequent_first() -> None:
-    reasons = ["stop", "length", "length", "", "tool_calls"]
-    rows = [answer(i, [100], finish_reason=reason) for i, reason in enumerate(reasons)]
-    run = computed(*rows, answer(9, [100], finish_reason="abort", failure=LOST))
-    assert run.finish_reasons == {"length": 2, "stop": 1, "none": 1, "tool_calls": 1}
-    assert next(iter(run.finish_reasons)) == "length"
 
 
 def test_however_many_finish_reasons_a_server_writes_few_are_kept() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.made_runs import MS, answers, keep, run
 from loadgen import cli
 from loadgen.base.errors import UsageError
@@ -25,6 +25,8 @@ from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
 from loadgen.report.run_writer import encode_run
 from loadgen.transport.failure import Failure, FailureKind
+
+TABLES = read_tables("request_rows")
 
 BEGIN_NS = 10**12
 
@@ -189,18 +191,7 @@ def test_rows_go_to_standard_output_on_request(
     assert raw.getvalue() == (tmp_path / "x").read_bytes() + f"requests: {tmp_path / 'x'}\n".encode()
 
 
-@loop_over(
-    ("words", "code", "said"),
-    [
-        ("", 2, "one of the arguments --jsonl --csv --parquet --format is required"),
-        ("--jsonl --csv", 2, "not allowed with argument"),
-        ("--jsonl --quiet", 2, "unknown flag --quiet"),
-        ("--jsonl --output {run}/absent/x", 2, "No such file or directory; choose another --output"),
-        ("--jsonl --output {run}", 2, "choose another --output"),
-        ("--jsonl --output /", 2, "not a file name"),
-        ("--jsonl --output=", 2, "not a file name"),
-    ],
-)
+@loop_over(("words", "code", "said"), TABLES["refused"])
 def test_a_command_that_cannot_be_done_is_one_line_and_leaves_nothing(
     words: str, code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,7 +26,10 @@ from loadgen.transport.failure import Failure, FailureKind
 TABLES = read_tables("result_file")
 
 RECORDED = json.loads((Path(__file__).parents[1] / "data" / "results" / "vllm_bench_serve.json").read_text())
+
+
 DETAILED = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors")
+
 WHEN = datetime(2026, 11, 20, 19, 30, 43).astimezone()
 
 
@@ -118,18 +121,6 @@ def test_a_request_never_sent_waited_for_nothing() -> None:
     assert result_of(Records.from_records([unsent]))["queue_times"] == [0.0]
 
 
-def test_metadata_stands_flat_before_the_traffic() -> None:
-    keys = list(result_of(recorded_run(), metadata=("gpu=thor",)))
-    assert keys[keys.index("gpu") - 1 : keys.index("gpu") + 2] == ["num_prompts", "gpu", "request_rate"]
-
-
-def test_our_own_part_holds_every_figure_and_what_the_caller_adds() -> None:
-    ours = result_of(recorded_run(), {"metric_percentiles": "99.9"}, seed=7)["loadgen"]
-    assert (ours["definitions_version"], ours["seed"]) == (4, 7)
-    assert list(ours["metrics"]["itl"]["percentiles_ms"]) == ["99.9"]
-    assert ours["metrics"]["health"]["messages"] == 2048
-
-
 @loop_over(("facts", "per_request"), TABLES["per_request"])
 def test_with_detail_our_part_says_which_requests_succeeded_and_their_ids(
     facts: dict[str, Any], per_request: object
@@ -148,38 +139,11 @@ def test_a_fact_that_is_no_number_is_written_as_a_word_that_reads_back() -> None
     assert (again.wall_s, again.clock_step_ms) == (math.inf, -math.inf)
 
 
-@loop_over(
-    ("facts", "name"),
-    [
-        ({}, "vllm-infqps-concurrency8-qwen3-20261120-193043.json"),
-        (
-            {
-                "label": "mine",
-                "model": "Qwen/Qwen3-8B",
-                "workload": {"request_rate": 8, "max_concurrency": None},
-            },
-            "mine-8.0qps-Qwen3-8B-20261120-193043.json",
-        ),
-        (
-            {"label": "../../x", "model": "a/b\0\ud800\n"},
-            "-..-x-infqps-concurrency8-b----20261120-193043.json",
-        ),
-        ({"data": made_data.trace(28.2456)}, "vllm-28.25qps-concurrency8-qwen3-20261120-193043.json"),
-        ({"data": made_data.trace(0.0)}, "vllm-infqps-concurrency8-qwen3-20261120-193043.json"),
-        ({"model": "m" * 999}, f"vllm-infqps-concurrency8-{'m' * 100}-20261120-193043.json"),
-    ],
-)
+@loop_over(("facts", "name"), TABLES["names"])
 def test_the_file_is_named_as_vllm_names_it(facts: dict[str, Any], name: str) -> None:
+    if "rate_per_s" in facts:
+        facts = {"data": made_data.trace(facts["rate_per_s"])}
     assert name_result_file(facts_of(**facts)) == name
-
-
-def test_appended_results_stand_on_lines_of_their_own(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "r.json"
-    write_result(path, {"a": 1}, append=True)
-    write_result(path, {"a": 2}, append=True)
-    assert path.read_text() == '{"a": 1}\n{"a": 2}'
-    write_result(path, {"a": 3})
-    assert path.read_text() == '{"a": 3}'
 
 
 def test_a_place_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:

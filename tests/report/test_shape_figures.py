@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from builders import made_runs
+from builders.loops import loop_over_named, read_tables
 from builders.made_runs import MS, run
 from loadgen.base.printing import Screen
 from loadgen.base.structs import replace
@@ -29,6 +30,8 @@ from loadgen.server.server_counters import ServerWindow
 from loadgen.settings.load_settings import CancelPoint
 from loadgen.transport.failure import USER_CANCELLED, Failure, FailureKind
 from loadgen.verdict.evidence import RunEvidence
+
+TABLES = read_tables("shape_figures")
 
 BEGIN_NS = 10**12
 STAGES = "rate 2 for 2s, 0 for 1s, 10 for 1s"
@@ -174,22 +177,7 @@ def test_lateness_is_a_distribution_over_all_that_was_sent() -> None:
     assert run_lines.describe_lateness(Records.from_records([])) == ""
 
 
-@pytest.mark.parametrize(
-    ("keys", "late", "line"),
-    [
-        ({"request_rate": 8.0, "num_prompts": 80, "burstiness": 1.0}, 0.0, []),
-        (
-            {"request_rate": 8.0, "num_prompts": 80, "burstiness": 1.0, "exact_rate": False}, 0.0,
-            ["rate: 8 asked, 7.06 due as drawn, 7.06 sent (requests/s)"],
-        ),
-        ({"request_rate": 8.0, "duration": 10.0}, 0.0, []),
-        ({"request_rate": 8.0, "num_prompts": 80}, 0.25, ["rate: 8 asked, 8 due, 6.4 sent (requests/s)"]),
-        ({"schedule": STAGES}, 0.0, []),
-        ({"schedule": STAGES}, 0.25, ["rate: 3.33 due, 2.67 sent (requests/s)"]),
-        ({"num_prompts": 8, "max_concurrency": 2}, 0.25, []),
-    ],
-    ids=["exact", "drawn", "for a time", "held back", "a schedule", "held back too", "closed"],
-)  # fmt: skip
+@loop_over_named(("keys", "late", "line"), TABLES["rates"])
 def test_rates_that_differ_are_shown(keys: dict[str, Any], late: float, line: list[str]) -> None:
     """`late`: by how much longer than planned sending took, as a share."""
     made = shaped(**keys) if "max_concurrency" not in keys else run(profile=profile.build(keys))
@@ -277,36 +265,10 @@ def test_classes_have_their_table_with_cancelled_and_good_requests(name: str) ->
     )
 
 
-def test_nothing_is_cancelled_by_class_where_the_plan_cancels_nothing() -> None:
-    result = shaped(request_rate=10.0, num_prompts=9, classes=CLASSES)
-    assert "by class" not in report.render_report(result)
-
-
 @EVERY_REPORT
 def test_a_stopped_run_names_the_stages_that_it_did_not_reach(name: str) -> None:
     assert "\nnot reached: rate 0, rate 10\n" in REPORTS[name](cut_off(0.6, schedule=STAGES))
     assert "not reached" not in REPORTS[name](shaped(schedule=STAGES))
-
-
-def test_tables_leave_the_ten_lines_their_room() -> None:
-    lines = report.render_short(shaped(schedule=STAGES), "runs/r").splitlines()
-    starts = {line.partition(":")[0] for line in lines}
-    assert {"concurrency", "client", "more"} <= starts
-
-
-def test_a_table_of_many_stages_is_in_the_whole_report_alone() -> None:
-    result = shaped(schedule="rate 1" + ",".join([" for 1s", *["2 for 1s"] * 40]))
-    assert "\n41 rows: the table by stage is in the whole report\n" in report.render_short(result, "runs/r")
-    assert sum(line.startswith("rate ") for line in report.render_report(result).splitlines()) == 41
-
-
-def test_all_that_is_known_of_cancelled_requests_is_in_the_short_report() -> None:
-    result = shaped(request_rate=10.0, num_prompts=50, cancel_rate="50%", cancel_after="60tok")
-    text = report.render_short(result, "runs/r")
-    options = ReportOptions(False, find_layout(None))
-    for line in describe_cancelled(result, options):
-        assert line in text
-    assert "of these ended before, or failed" in text
 
 
 # The lines of cancelled requests.

@@ -70,14 +70,6 @@ def test_ten_lines_at_most_say_what_a_run_without_failures_is(name: str, width: 
     assert lines[-1] == "more: loadgen report runs/r (doubts: --explain)"
 
 
-def test_what_matters_of_a_run_stands_in_this_order() -> None:
-    starts = [line.partition(":")[0] for line in under(short(CASES["clean"]))]
-    wanted = ["verdict", "P99", "tokens", "concurrency", "client", "steady state", "server's counters"]
-    wanted += ["roofline"]
-    found = [start.partition(" agree")[0].partition(" TTFT")[0] for start in starts]
-    assert [start for start in found if start in wanted] == wanted
-
-
 def test_what_is_not_known_is_one_line_with_the_way_to_it() -> None:
     text = short(CASES["nothing is known"])
     assert "\nnot known: client error (`loadgen selftest`), roofline (--hardware)\n" in text
@@ -115,10 +107,6 @@ def test_failures_of_every_kind_are_counted_the_worst_three_in_words() -> None:
 )
 def test_what_is_wrong_is_never_left_out(case: RunEvidence, line: str) -> None:
     assert f"\n{line}" in f"\n{short(case)}"
-
-
-def test_a_simulation_is_named_first() -> None:
-    assert short(CASES["simulated"]).startswith("SIMULATED: ")
 
 
 def test_notes_are_in_the_whole_report_and_counted_here() -> None:

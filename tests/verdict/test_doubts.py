@@ -15,7 +15,6 @@ from builders.made_cases import (
     MS,
     OUTPUT,
     REQUESTS,
-    SLOTS,
     START_NS,
     TARGETS,
     TPOT_MS,
@@ -50,7 +49,7 @@ from builders.provoked_shards import AT_EASE, OF_SHARDS
 from builders.provoked_states import OF_STATES, SOUND_STATES
 from builders.provoked_tails import OF_TAILS
 from loadgen.base.arrays import Int64
-from loadgen.base.rule import Rule, Source
+from loadgen.base.rule import Rule
 from loadgen.features.ring import ring_checks
 from loadgen.features.roofline import bound as roofline_bound
 from loadgen.features.selftest import kept_selftests
@@ -64,9 +63,8 @@ from loadgen.report.run_directory import Result
 from loadgen.server.engine_config import EngineConfig
 from loadgen.server.server_counters import RoleWindow, ServerLatency, ServerWindow
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.verdict import reconcile, verdict
+from loadgen.verdict import verdict
 from loadgen.verdict.evidence import RunEvidence
-from loadgen.verdict.server_checks import first_wave
 from loadgen.verdict.verdict import DOUBTS
 
 TABLES = read_tables("doubts")
@@ -375,26 +373,12 @@ def test_late_first_tokens_are_doubted_however_few_messages_there_are() -> None:
     assert names(case) == {"reads-late"}
 
 
-@loop_over(
-    ("every", "changes", "doubts"),
-    [
-        (1, {"output_tokens": 2}, {"tokens-not-counted"}),
-        (8, {"output_tokens": 2}, {"tokens-not-counted"}),
-        (REQUESTS, {"output_tokens": 2}, set()),  # one alone
-        (1, {"output_tokens": -1}, {"tokens-not-counted"}),  # in one piece
-        # As many chunks as tokens were requested, and that length was its end: a token each.
-        (1, {"finish_reason": "length"}, set()),
-        (1, {"finish_reason": "stop"}, {"tokens-not-counted"}),
-        (1, {"finish_reason": "stop", "exact_tokens": True}, set()),  # by token ids
-        (1, {"output_tokens": 2, "text_tokens": 2}, {"answer-lengths"}),  # by a tokenizer
-        (1, {"text_tokens": OUTPUT}, set()),
-    ],
-)
+@loop_over_named(("every", "changes", "doubts"), TABLES["no_usage"])
 def test_messages_without_usage_are_no_tokens_unless_that_shows(
-    every: int, changes: dict[str, Any], doubts: set[str]
+    every: int, changes: dict[str, Any], doubts: list[str]
 ) -> None:
     changes = {"usage": False, "exact_tokens": False, **changes}
-    assert names(run(changed(closed(), every, **changes), window=None)) == doubts
+    assert names(run(changed(closed(), every, **changes), window=None)) == {*doubts}
 
 
 @pytest.mark.parametrize(
@@ -470,12 +454,6 @@ def unsent(count: int) -> Rows:
 )
 def test_a_run_that_says_little_is_judged_all_the_same(case: RunEvidence, found: set[str]) -> None:
     assert names(case) == found
-
-
-def test_what_cannot_be_looked_for_is_said_to_be_so() -> None:
-    nothing = run(window=None, calibration=None, ceiling=None)
-    blind = {doubt.source for doubt in verdict.judge(nothing).unchecked}
-    assert blind == set(Source) - {Source.RUN, Source.PAGE}
 
 
 @loop_over("doubt", DOUBTS)
@@ -721,25 +699,6 @@ def test_no_length_is_held_against_a_plan_that_has_none(ignore_eos: bool) -> Non
     assert not unplanned & lengths
 
 
-def test_some_without_a_plan_leave_the_others_compared() -> None:
-    rows = changed(changed(closed(), input_tokens=INPUT + 20), 2, **BODIES, input_tokens=9 * INPUT)
-    assert "prompt-lengths" in names(run(rows, window=None))
-
-
-def test_without_usage_their_prompt_tokens_are_unknown_and_not_planned() -> None:
-    case = run(changed(closed(), 4, **BODIES, input_tokens=UNKNOWN), window=observed())
-    metrics = case.metrics
-    unknown = REQUESTS // 4
-    assert (metrics.unknown_inputs, metrics.planned_inputs) == (unknown, 0)
-    assert metrics.total_input_tokens == (REQUESTS - unknown) * INPUT
-    assert roofline_bound.list_bound_figures(case.facts, metrics)[1].input_len == INPUT
-    assert metrics.prefill_speed.n == REQUESTS - unknown
-    assert [mismatch.figure for mismatch in reconcile.find_mismatches(observed(), metrics)] == []
-    text = " ".join(report.render_report(Result(case.facts, case.records)).split())
-    assert f"input tokens: unknown for {unknown} requests whose usage has none" in text
-    assert "as planned for" not in text
-
-
 @pytest.mark.parametrize(("input_tokens", "shown"), [(UNKNOWN, False), (INPUT, True)])
 @pytest.mark.parametrize("layout", ["vllm-0.32", "sglang"])
 def test_unknown_prompt_tokens_are_no_zero_in_the_block(input_tokens: int, shown: bool, layout: str) -> None:
@@ -749,25 +708,3 @@ def test_unknown_prompt_tokens_are_no_zero_in_the_block(input_tokens: int, shown
     rows = {line.split(":")[0] for line in text.splitlines() if line.endswith(" ")}  # of the block
     assert any(row.startswith(("Total input", "Input token", "Total token")) for row in rows) == shown
     assert "Output token throughput" in text
-
-
-_RUNS = 20  # docs/validity.md has the shares of 200
-
-
-def is_doubted(waves: int, cold: float, spread: float, seed: int) -> bool:
-    """Whether a run is doubted whose waves vary, log-normal, with first TTFTs `cold` times as long."""
-    rng, requests = np.random.default_rng(seed), waves * SLOTS
-    ttft_ms = (
-        20 * np.exp(spread * rng.normal(size=waves)).repeat(SLOTS) * np.exp(0.1 * rng.normal(size=requests))
-    )
-    ttft_ms[:SLOTS] *= cold
-    tpot_ms = 5 * np.exp(spread / 1.5 * rng.normal(size=waves)).repeat(SLOTS)
-    rows = closed(lambda i: float(ttft_ms[i]), lambda i: float(tpot_ms[i]), requests=requests)
-    return first_wave.find(run(rows, {"num_prompts": requests}, requests=requests)) is not None
-
-
-@pytest.mark.parametrize("waves", [4, 8])
-@pytest.mark.parametrize("spread", [0.1, 0.3])
-def test_a_warm_server_is_not_doubted_and_a_cold_one_is(waves: int, spread: float) -> None:
-    assert sum(is_doubted(waves, 1.0, spread, seed) for seed in range(_RUNS)) == 0
-    assert sum(is_doubted(waves, 20.0, spread, seed) for seed in range(_RUNS)) >= 0.8 * _RUNS

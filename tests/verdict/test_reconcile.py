@@ -120,15 +120,6 @@ def test_tokens_of_failures_have_a_row_of_their_own() -> None:
     assert found["  with those of failures"].client == 8
 
 
-@pytest.mark.parametrize(
-    ("figure", "told"),
-    [("TTFT by response, mean", {"server_ttft_ns": 9}), ("queue by response, mean", {"server_ttft_ns": 9})],
-)
-def test_what_answers_do_not_tell_is_not_made_up(figure: str, told: dict[str, int]) -> None:
-    metrics, records = run(answer(0, **told))
-    assert figure not in {row.figure for row in reconcile_figures(counted(), metrics, records)}
-
-
 @loop_over_named(
     ("window", "requests"),
     {
@@ -146,67 +137,19 @@ def test_foreign_requests_are_what_the_server_finished_beyond_ours(
     assert count_foreign_requests(window, metrics) == requests
 
 
-@loop_over_named(
-    ("window", "records", "figures", "cause"),
-    {
-        "another client": (
-            {"requests": {"length": 3}, "generation_tokens": 15, "prompt_tokens": 60},
-            [answer(0), answer(1)],
-            ["requests finished", "generated tokens", "prompt tokens"],
-            "another client used the server",
-        ),
-        "warm-up not over": (
-            {"requests": {"length": 3}, "generation_tokens": 14, "running_before": 1},
-            [answer(0), answer(1)],
-            ["requests finished", "generated tokens"],
-            "from before the run",
-        ),
-        "failures": (
-            {"requests": {"length": 1}, "generation_tokens": 9},
-            [answer(0), answer(1, failure=FAILED)],
-            ["generated tokens", "prompt tokens"],
-            "for the 1 failed requests",
-        ),
-        "no usage": (
-            {"generation_tokens": 12},
-            [answer(0), answer(1, usage=False)],
-            ["generated tokens"],
-            "counts chunks",
-        ),
-        "not settled": (
-            {"generation_tokens": 9, "settled": False},
-            [answer(0), answer(1)],
-            ["generated tokens"],
-            "counters lag",
-        ),
-        "another client that was cut off": (
-            {"generation_tokens": 30},
-            [answer(0), answer(1)],
-            ["generated tokens"],
-            "another client used the server",
-        ),
-        "a balancer": (
-            {"requests": {"length": 1}, "generation_tokens": 5, "prompt_tokens": 20},
-            [answer(0), answer(1)],
-            ["requests finished", "generated tokens", "prompt tokens"],
-            "one of several replicas",
-        ),
-        "late": ({"ttft": latency(40.0)}, [answer(0), answer(1)], ["TTFT mean (ms)"], "outside the engine"),
-        "early": ({"e2e": latency(180.0)}, [answer(0), answer(1)], ["E2E mean (ms)"], "other requests"),
-        "gaps": ({"itl": latency(5.0)}, [answer(0), answer(1)], ["ITL mean (ms)"], "delayed on their way"),
-        "drafts": (
-            {"itl": latency(30.0), "draft_tokens": 9},
-            [answer(0), answer(1)],
-            ["ITL mean (ms)"],
-            "times steps of several tokens",
-        ),
-    },
-)
+ANSWERS: dict[str, dict[str, Any]] = {"ok": {}, "failed": {"failure": FAILED}, "no usage": {"usage": False}}
+
+
+@loop_over_named(("window", "answers", "figures", "cause"), TABLES["causes"])
 def test_a_mismatch_has_its_likely_cause(
-    window: dict[str, Any], records: list[Record], figures: list[str], cause: str
+    window: dict[str, Any], answers: list[str], figures: list[str], cause: str
 ) -> None:
-    metrics, _ = run(*records)
-    found = find_mismatches(counted(**window), metrics)
+    metrics, _ = run(*(answer(index, **ANSWERS[kind]) for index, kind in enumerate(answers)))
+    fields = {
+        key: latency(**value) if isinstance(value, dict) and "mean_ms" in value else value
+        for key, value in window.items()
+    }
+    found = find_mismatches(counted(**fields), metrics)
     assert [mismatch.figure for mismatch in found] == figures
     assert all(cause in mismatch.cause for mismatch in found), found
 
@@ -290,13 +233,3 @@ def test_records_keep_the_servers_times(tmp_path: Path) -> None:
     np.savez(path, allow_pickle=False, **columns)
     with pytest.raises(ValueError, match="column server_queue_ns is missing"):
         Records.load(path)
-
-
-@pytest.mark.parametrize(
-    "window",
-    [FULL, ServerWindow(error="no"), ServerWindow(names="vllm", reset=True)],
-    ids=["all alike", "nothing told", "reset"],
-)
-def test_what_agrees_or_is_not_told_is_no_mismatch(window: ServerWindow) -> None:
-    metrics, _ = run(answer(0), answer(1))
-    assert find_mismatches(window, metrics) == []

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from builders.loops import loop_over
 from builders.made_cases import (
     INPUT,
@@ -22,9 +20,6 @@ from builders.made_cases import (
 )
 from builders.provoked_answers import LLAMACPP, MS, slots, timed
 from loadgen.base.structs import replace
-from loadgen.records.record import Records
-from loadgen.verdict import reconcile
-from loadgen.verdict.reconcile import reconcile_answers
 from loadgen.verdict.server_checks import few_slots, requests_queued, server_limit, timings_differ
 
 DECODE_MS = TPOT_MS * (OUTPUT - 1)
@@ -59,21 +54,6 @@ def test_timings_that_are_at_odds_are_named(other: dict[str, Any], evidence: str
 def test_a_few_answers_at_odds_are_no_doubt() -> None:
     rows = changed(timed(), REQUESTS, server_output_tokens=1)
     assert timings_differ.find(run(rows)) is None
-
-
-def test_without_timings_there_is_nothing_to_judge() -> None:
-    case = run(closed())
-    assert timings_differ.find(case) is None
-    assert reconcile.measure_answer_timings(case.records) is None
-    assert reconcile_answers(case.metrics, case.records) == []
-
-
-def test_answers_that_were_not_streamed_have_counts_alone() -> None:
-    records = Records.from_records(timed())
-    found = reconcile.measure_answer_timings(records, streamed=False)
-    assert found is not None
-    assert (found.decoded, found.early, len(found.counts)) == (0, 0, 3)
-    assert np.isnan(found.ttft_ms)
 
 
 def test_slots_are_judged_by_the_load_that_is_held() -> None:

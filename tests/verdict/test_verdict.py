@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders.loops import loop_over, loop_over_named
+from builders.loops import loop_over, loop_over_named, read_tables
 from builders.made_cases import closed, observed, run
 from builders.required import require
 from loadgen.base.errors import Broken
@@ -24,12 +24,12 @@ from loadgen.verdict.evidence import (
     RunEvidence,
     Trend,
     least_samples,
-    overlap_mean,
     percent,
     sum_overlapping,
-    wave_medians,
 )
 from loadgen.verdict.verdict import CHECKABLE, DOUBTS, Level, RunVerdict
+
+TABLES = read_tables("verdict")
 
 BY_NAME = {doubt.code: doubt for doubt in DOUBTS}
 BLIND = tuple(doubt for doubt in DOUBTS if doubt.source is Source.SELFTEST)
@@ -70,56 +70,15 @@ def test_the_worst_severity_decides_and_a_partial_judgement_is_not_valid(
     assert of(*names, failed={"failures": ZERO}).level is not_judged
 
 
-@loop_over_named(
-    ("found", "lines"),
-    {
-        "nothing": (of(), ["verdict: VALID"]),
-        "notes": (
-            of("headroom", "few-per-slot"),
-            ["verdict: VALID; notes: headroom, few-per-slot; details: --explain"],
-        ),
-        "not all checked": (
-            of("headroom", lacking=("repeats", "roofline")),
-            ["verdict: VALID (not checked: roofline, repeats); notes: headroom; details: --explain"],
-        ),
-        "simulated": (
-            of(lacking=("self-test",), simulated=True),
-            ["verdict: SIMULATED, VALID (not checked: self-test)"],
-        ),
-        "suspect as it is": (
-            of("failures", lacking=("self-test",), simulated=True),
-            [f"verdict: SIMULATED, SUSPECT: {told('failures')}"],
-        ),
-        "one": (of("failures"), [f"verdict: SUSPECT: {told('failures')}"]),
-        "many": (
-            of("counters-reset", "failures", "prefix-cache", "first-wave", "headroom"),
-            [
-                f"verdict: INVALID: {told('counters-reset')}",
-                f"and: {told('failures')}",
-                "also prefix-cache, first-wave; notes: headroom; details: --explain",
-            ],
-        ),
-        "one that raised": (
-            of(failed={"prefix-cache": ZERO}),
-            ["verdict: SUSPECT", f"not judged: prefix-cache raised {ZERO}; please report it"],
-        ),
-        "some that raised beside others": (
-            of(
-                "failures",
-                "headroom",
-                failed={"prefix-cache": ZERO, "overload": ZERO, "resent": "KeyError: 1"},
-            ),
-            [
-                f"verdict: SUSPECT: {told('failures')}",
-                "notes: headroom; details: --explain",
-                f"not judged: prefix-cache, overload raised {ZERO}; please report it",
-                "not judged: resent raised KeyError: 1; please report it",
-            ],
-        ),
-    },
-)
-def test_the_gravest_is_told_whole_and_the_rest_by_name(found: RunVerdict, lines: list[str]) -> None:
-    assert verdict.summarize_doubts(found) == lines
+# A doubt in braces is told whole.
+@loop_over_named(("names", "more", "lines"), TABLES["summaries"])
+def test_the_gravest_is_told_whole_and_the_rest_by_name(
+    names: list[str], more: dict[str, Any], lines: list[str]
+) -> None:
+    words = {name: told(name) for name in BY_NAME} | {"ZERO": ZERO}
+    failed = {name: why.format_map(words) for name, why in more.get("failed", {}).items()}
+    found = of(*names, **(more | {"failed": failed}))
+    assert verdict.summarize_doubts(found) == [line.format_map(words) for line in lines]
 
 
 def test_an_explanation_has_each_doubt_whole_and_counts_the_others() -> None:
@@ -222,44 +181,12 @@ def test_a_rising_series_has_the_trend_that_kendall_gives_it() -> None:
     assert found.change == pytest.approx(9 / 14.5)
 
 
-def test_one_outlier_neither_makes_a_trend_nor_a_slope() -> None:
-    found = require(Trend.fit([10.0] * 11 + [1000.0]))
-    assert found.probability > 0.3
-    assert found.change == 0
-
-
-@pytest.mark.parametrize("values", [[], [1.0] * 7, [0.0] * 20], ids=["none", "too few", "nothing above 0"])
-def test_what_is_too_short_or_nothing_has_no_trend(values: list[float]) -> None:
-    assert Trend.fit(values) is None
-
-
-def test_a_constant_has_no_trend() -> None:
-    assert Trend.fit([5.0] * 20) == Trend(20, 1.0, 0.0)
-
-
-def test_noise_rarely_looks_like_a_trend() -> None:
-    rng = np.random.default_rng(3)
-    found = [Trend.fit(10 + rng.normal(size=12)) for _ in range(1000)]
-    assert sum(one is not None and one.probability < 0.01 for one in found) < 20
-
-
-def test_little_s_law_counts_only_what_lies_inside() -> None:
-    begin, end = np.array([0, 10, 30]), np.array([20, 40, 50])
-    assert overlap_mean(begin, end, (10, 30)) == (10 + 20 + 0) / 20
-    assert overlap_mean(begin, end, (0, 50)) == (20 + 30 + 20) / 50
-
-
 def test_awaited_agrees_with_looking_at_every_pair() -> None:
     rng = np.random.default_rng(5)
     begin = rng.integers(0, 1000, 60)
     end, weight = begin + rng.integers(1, 200, 60), rng.integers(1, 9, 60)
     pairs = (begin[:, None] < end[None, :]) & (begin[None, :] < end[:, None])
     assert sum_overlapping(begin, end, weight).tolist() == (pairs * weight[None, :]).sum(axis=1).tolist()
-
-
-def test_waves_are_medians_of_whole_ones() -> None:
-    assert wave_medians(np.array([1.0, 2.0, 9.0, 4.0, 5.0, 6.0, 100.0]), 3).tolist() == [2.0, 5.0]
-    assert wave_medians(np.zeros(0), 3).tolist() == []
 
 
 def test_shares_read_as_percent() -> None:
