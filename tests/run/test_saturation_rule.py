@@ -29,27 +29,21 @@ STEADY = FittedTiming(overhead_ms=10, weights_ms=10, compute_us=20, sequence_us=
 COLD = UnsteadyTiming(FittedTiming(overhead_ms=5, weights_ms=10, compute_us=20, sequence_us=50), 400.0, 10)
 
 
-def small() -> Scheduler:
-    return Scheduler(Limits(8, 512, 1 << 20), STEADY)
-
-
-def cold() -> Scheduler:
-    return Scheduler(Limits(32, 2048, 1 << 20), COLD)
-
-
-def wide() -> Scheduler:
-    return Scheduler(Limits(256, 8192, 1 << 20), STEADY)
-
-
 SERVED = [("small", "equal"), ("small", "varied"), ("cold", "varied"), ("small", "chunked prefill")]
-ENGINES = {"small": small, "cold": cold, "wide": wide}
+ENGINES = {
+    "small": (Limits(8, 512, 1 << 20), STEADY),
+    "cold": (Limits(32, 2048, 1 << 20), COLD),
+    "wide": (Limits(256, 8192, 1 << 20), STEADY),
+}
 
 
 @cache
 def capacity_per_s(engine: str, lengths: str) -> float:
     """Requests per second of an engine with enough to do: two of the four waves of its widest batch."""
     requests = LENGTHS[lengths](np.random.default_rng(1), 1024)
-    ends_ns = sorted(s.last_ns for s in open_loop(ENGINES[engine](), [0] * 1024, requests).sequences)
+    ends_ns = sorted(
+        s.last_ns for s in open_loop(Scheduler(*ENGINES[engine]), [0] * 1024, requests).sequences
+    )
     return 512 * 1e9 / (ends_ns[767] - ends_ns[255])
 
 
@@ -63,7 +57,7 @@ def stopped_s(
     rng, n = np.random.default_rng(seed), int(rate_per_s * span_s) + 1
     gaps_s = np.full(n, 1.0) if math.isinf(burstiness) else rng.gamma(burstiness, 1 / burstiness, n)
     sent_ns = (np.cumsum(gaps_s) / rate_per_s * 1e9).astype(np.int64)
-    ran = open_loop(ENGINES[engine](), sent_ns.tolist(), LENGTHS[lengths](rng, n)).sequences
+    ran = open_loop(Scheduler(*ENGINES[engine]), sent_ns.tolist(), LENGTHS[lengths](rng, n)).sequences
     place = {int(at): index for index, at in enumerate(sent_ns)}
     begun = [(place[s.arrived_ns], s.arrived_ns, s.first_ns) for s in ran]
     end_ns = [s.last_ns for s in ran]

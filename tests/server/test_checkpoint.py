@@ -104,20 +104,24 @@ def test_of_a_model_that_sees_the_text_part_speaks(config: dict[str, Any], tmp_p
     assert found.hidden_size == 4096
 
 
-def test_the_index_names_the_weights_that_count(tmp_path: Path) -> None:
+@loop_over(
+    ("sizes", "index", "weight_bytes"),
+    [
+        ({"a.safetensors": 5, "extra.safetensors": 50}, ["a.safetensors", "gone.safetensors"], 5),
+        # What training left is not counted.
+        ({"pytorch_model-00001-of-00001.bin": 5, "training_args.bin": 5, "optimizer.bin": 5}, [], 5),
+    ],
+)
+def test_the_weights_that_count_are_those_of_the_index_or_of_a_kind(
+    sizes: dict[str, int], index: list[str], weight_bytes: int, tmp_path: Path
+) -> None:
     place = model(tmp_path, DENSE)
-    (place / "a.safetensors").write_bytes(b"1" * 5)
-    (place / "extra.safetensors").write_bytes(b"1" * 50)
-    index = {"weight_map": {"w": "a.safetensors", "b": "a.safetensors", "c": "gone.safetensors"}}
-    (place / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert read(place).weight_bytes == 5
-
-
-def test_pickled_weights_are_counted_and_what_training_left_is_not(tmp_path: Path) -> None:
-    place = model(tmp_path, DENSE)
-    for name in ("pytorch_model-00001-of-00001.bin", "training_args.bin", "optimizer.bin"):
-        (place / name).write_bytes(b"12345")
-    assert read(place).weight_bytes == 5
+    for name, size in sizes.items():
+        (place / name).write_bytes(bytes(size))
+    if index:
+        named = {"weight_map": dict(zip("wb", index, strict=True)) | {"c": index[0]}}
+        (place / "model.safetensors.index.json").write_text(json.dumps(named))
+    assert read(place).weight_bytes == weight_bytes
 
 
 def metadata(*pairs: tuple[str, int, bytes]) -> bytes:

@@ -323,27 +323,26 @@ def test_the_least_of_several_answers(earlier: AnswerTime, later: AnswerTime, le
     [(0, 0), (1, 0), (14_480, 0), (14_481, 1), (43_440, 1), (43_441, 2), (101_360, 2), (1 << 20, 6)],
 )
 def test_windows_double_from_ten_segments_on(size: int, rounds: int) -> None:
+    assert watched_time(size).rest_rounds == rounds
+
+
+def watched_time(size: int, tls: SimpleNamespace | None = None) -> AnswerTime:
+    """The time of an answer of so many bytes, after a handshake where there was one."""
+    stream = SimpleNamespace(get_extra_info=lambda name: tls)
+
     async def watch() -> AnswerTime | None:
         watching = AnswerWatch()
+        if tls is not None:
+            await watching.note("connection.start_tls.complete", {"return_value": stream})
         watching.note_last(size)
         return watching.time
 
-    time = require(asyncio.run(watch()))
-    assert time.rest_rounds == rounds
+    return require(asyncio.run(watch()))
 
 
 @loop_over(("version", "rounds"), [("TLSv1.3", 2), ("TLSv1.2", 3), (None, 2), ("a later one", 2)])
 def test_a_handshake_has_its_round_trips(version: str | None, rounds: int) -> None:
-    async def watch() -> AnswerTime | None:
-        watching = AnswerWatch()
-        tls = SimpleNamespace(version=lambda: version)
-        stream = SimpleNamespace(get_extra_info=lambda name: tls)
-        await watching.note("connection.start_tls.complete", {"return_value": stream})
-        watching.note_last(0)
-        return watching.time
-
-    time = require(asyncio.run(watch()))
-    assert time.first_rounds == rounds
+    assert watched_time(0, SimpleNamespace(version=lambda: version)).first_rounds == rounds
 
 
 def _sample(rtt_ms: float, server_ms: float, known_ms: float = 0.0) -> list[float]:

@@ -14,17 +14,22 @@ TABLES = read_tables("engine_metrics")
 MS = 1_000_000
 
 
-def served(requests: list[tuple[int, int]]) -> tuple[Metrics, Scheduler]:
-    """All requests at once on 10 ms steps, to their end."""
-    scheduler = Scheduler(Limits(8, 1000, 10_000), FittedTiming(overhead_ms=10.0))
-    metrics = Metrics("m")
-    for prompt, output in requests:
-        scheduler.add(Sequence(prompt, output, prompt + output, arrived_ns=0))
+def serve(scheduler: Scheduler, *sequences: Sequence, metrics: Metrics | None = None) -> Metrics:
+    """What is counted of sequences that come at once, each step begun as the last one ends."""
+    metrics = metrics or Metrics("m")
+    for sequence in sequences:
+        scheduler.add(sequence)
     now_ns = 0
     while (step := scheduler.begin(now_ns)) is not None:
         now_ns = step.end_ns
         metrics.record(scheduler.end(step, now_ns), now_ns)
-    return metrics, scheduler
+    return metrics
+
+
+def served(requests: list[tuple[int, int]]) -> tuple[Metrics, Scheduler]:
+    """All requests at once on 10 ms steps, to their end."""
+    scheduler = Scheduler(Limits(8, 1000, 10_000), FittedTiming(overhead_ms=10.0))
+    return serve(scheduler, *(Sequence(p, out, p + out, arrived_ns=0) for p, out in requests)), scheduler
 
 
 def samples(text: bytes) -> dict[str, float]:
@@ -41,12 +46,9 @@ def test_after_three_requests(name: str, value: float) -> None:
 @loop_over(("caching", "queries", "hits"), [(True, 80, 32), (False, 0, 0)])
 def test_prefix_hits_count_as_vllm_counts_them(caching: bool, queries: int, hits: int) -> None:
     scheduler = Scheduler(Limits(8, 1000, 10_000, prefix_caching=caching), FittedTiming(overhead_ms=10.0))
-    metrics = Metrics("m")
+    metrics, blocks = Metrics("m"), (1, 2) if caching else ()
     for _ in range(2):
-        blocks = (1, 2) if caching else ()
-        scheduler.add(Sequence(40, 2, 42, arrived_ns=0, blocks=blocks))
-        while (step := scheduler.begin(0)) is not None:
-            metrics.record(scheduler.end(step, step.end_ns), step.end_ns)
+        serve(scheduler, Sequence(40, 2, 42, arrived_ns=0, blocks=blocks), metrics=metrics)
     told = samples(metrics.text(scheduler))
     one = 'engine="0",model_name="m"'
     expected = {
@@ -64,13 +66,7 @@ def test_prefix_hits_count_as_vllm_counts_them(caching: bool, queries: int, hits
 
 def test_a_preemption_is_one_long_gap_and_no_second_first_token() -> None:
     scheduler = Scheduler(Limits(8, 1000, 100, preempt=True), FittedTiming(overhead_ms=10.0))
-    metrics = Metrics("m")
-    for _ in range(2):
-        scheduler.add(Sequence(40, 30, 70, arrived_ns=0))
-    now_ns = 0
-    while (step := scheduler.begin(now_ns)) is not None:
-        now_ns = step.end_ns
-        metrics.record(scheduler.end(step, now_ns), now_ns)
+    metrics = serve(scheduler, *(Sequence(40, 30, 70, arrived_ns=0) for _ in range(2)))
     told = samples(metrics.text(scheduler))
     one = '{engine="0",model_name="m"}'
     expected = {
