@@ -184,6 +184,7 @@ def test_an_answer_that_fills_reads_to_the_last_byte_is_read_to_its_end(
 
 
 @linux
+@pytest.mark.usefixtures("timestamping")
 def test_every_read_has_a_kernel_stamp_no_later_than_the_clients_own(epoll: str) -> None:
     with ScriptedServer(lambda _: stream(20, 0.001)) as server:
         driven = drive(job_of(server.target(), 4, 2), epoll)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
-import struct
 import sys
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -29,7 +25,6 @@ from fakes.scripted_server import (
 from fakes.tls import make_contexts
 from loadgen.server.exchange import ServerAddress
 from loadgen.transport.failure import FailureKind, explain_distrust
-from loadgen.transport.tcp_connection import SO_TIMESTAMPNS
 
 BODY = b"".join(events(3))
 UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + BODY
@@ -48,27 +43,6 @@ def serving(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> ssl.SSLContext:
 @pytest.fixture
 def trusting(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> ssl.SSLContext:
     return contexts[1]
-
-
-@pytest.fixture
-def timestamping() -> Iterator[None]:
-    """Linux timestamps packets: it begins a while after the first socket that asks, for the whole machine."""
-    if sys.platform != "linux":
-        yield
-        return
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.bind(("127.0.0.1", 0))
-        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-        deadline = time.monotonic() + 10.0
-        while True:
-            sock.sendto(b"x", sock.getsockname())
-            time.sleep(0.001)  # a packet without a timestamp gets one when it is read, if they are on by then
-            _, messages, _, _ = sock.recvmsg(1, 64)
-            seconds, ns = struct.unpack_from("qq", messages[0][2])
-            if time.time() - (seconds + ns / 1e9) > 0.0009:
-                break
-            assert time.monotonic() < deadline
-        yield
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
