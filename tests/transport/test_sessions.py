@@ -386,6 +386,16 @@ def test_a_tree_with_one_branch_is_sent_as_a_conversation(transport: str, most: 
     assert send(True) == send(False)
 
 
+def test_turns_follow_one_another_over_one_connection(transport: str) -> None:
+    server = VirtualServer(lambda _: stream(3, 0.01))
+    driven = drive(sessions_of(server, [3, 2], 0.5, 1), transport, server)
+    assert kinds(driven) == [None] * 5
+    assert asked_of(server) == [0, 1, 2, 3, 4]
+    assert server.connections == 1
+    assert {capture.slot for capture in driven.captures} == {0}
+    assert driven.health.reconnects == driven.health.late_bodies == 0
+
+
 @loop_over("gap_s", [4.9, 5.1, 6.0, 20.0])
 def test_a_gap_beyond_keep_alive_costs_no_failure_and_no_ttft(transport: str, gap_s: float) -> None:
     server = KeepAliveServer(lambda _: stream(3, 0.01))
