@@ -17,7 +17,7 @@ from loadgen import cli
 from loadgen.report.run_directory import RESULT
 from loadgen.run.stop_rules import LEAST, SaturationRule
 from loadgen_servers.engine.scheduler import Limits, Scheduler
-from loadgen_servers.engine.step_times import FittedTiming, UnsteadyTiming
+from loadgen_servers.engine.step_times import FittedTiming, Timing, UnsteadyTiming
 
 LENGTHS: dict[str, Callable[[np.random.Generator, int], list[tuple[int, int]]]] = {
     "equal": lambda rng, n: [(512, 64)] * n,
@@ -30,7 +30,7 @@ COLD = UnsteadyTiming(FittedTiming(overhead_ms=5, weights_ms=10, compute_us=20, 
 
 
 SERVED = [("small", "equal"), ("small", "varied"), ("cold", "varied"), ("small", "chunked prefill")]
-ENGINES = {
+ENGINES: dict[str, tuple[Limits, Timing]] = {
     "small": (Limits(8, 512, 1 << 20), STEADY),
     "cold": (Limits(32, 2048, 1 << 20), COLD),
     "wide": (Limits(256, 8192, 1 << 20), STEADY),
