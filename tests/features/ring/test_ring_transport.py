@@ -28,7 +28,7 @@ from fakes.scripted_server import (
 )
 from fakes.tapped_server import FIRST_NS, GAP_NS, GAP_S, See, Tapped, driven_by, exact
 from fakes.virtual_network import VirtualPoller
-from loadgen.features.ring import source_ports
+from loadgen.features.ring import packet_ring
 from loadgen.features.ring.ring_transport import RingSocket, RingTransport, _Ring
 from loadgen.features.ring.segments import Rows
 from loadgen.records.record import REORDERING, RETRANSMISSION
@@ -309,7 +309,7 @@ def test_connections_beyond_our_ports_are_read_as_any_other(
 
 
 def test_ports_that_others_have_are_no_one_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_ports, "read_local_ports", lambda: (40000, 40003))
+    monkeypatch.setattr(packet_ring, "read_local_ports", lambda: (40000, 40003))
     server = Tapped(lambda _: stream(5, GAP_S))
     assert "no 5 source ports" in drive(job_of(server.target(), 5, 5), "ring", server).health.instead
 
