@@ -235,15 +235,7 @@ def test_broken_answers_are_not_recommended() -> None:
     assert (judged.holds, judged.evidence) == (None, f"{BROKEN} the answers repeat")
 
 
-@loop_over(("repeats", "slo", "holds", "evidence"), [
-    (3, "e2el p95 < 60s", True, "e2el p95 is "),
-    (3, "e2el p95 < 1ms", False, "e2el p95 is "),
-    (1, "e2el p95 < 60s", None, "of too few requests"),
-    (3, "e2el p99.9 < 60s", None, "of too few requests"),
-    (3, "tps_user p10 > 1", True, "tps_user p10 is "),
-    (3, "tps_user p10 > 1e6", False, "tok/s"),
-    (1, "tps_user p5 > 1", None, "of too few requests"),
-])  # fmt: skip
+@loop_over(("repeats", "slo", "holds", "evidence"), TABLES["objectives"])
 def test_objectives_are_judged_by_the_requests_of_all_repeats(
     repeats: int, slo: str, holds: bool | None, evidence: str
 ) -> None:
@@ -478,26 +470,11 @@ def reported(requests: int, lost: int = 0, **ranks: float) -> Reported:
     return Reported("m", figures, HIGH, "m.json")
 
 
-@loop_over(("slo", "of", "standing"), [
-    ("p95 < 100ms", [reported(100, p95=90.0 + at) for at in range(4)], Standing.MEETS),
-    ("p95 < 100ms", [reported(100, p95=99.0 + at) for at in range(4)], Standing.NOT_SHOWN),
-    ("p95 < 100ms", [reported(100, p95=120.0 + at) for at in range(4)], Standing.FAILS),
-    ("p95 < 100ms", [reported(100, p95=90.0)], Standing.NOT_SHOWN),  # of one run
-    ("p95 < 100ms", [reported(1000, p95=80.0, p99=90.0)], Standing.MEETS),  # 990 of 1,000 are within
-    ("p95 < 100ms", [reported(60, p95=80.0, p99=90.0)], Standing.NOT_SHOWN),
-    ("p95 < 100ms", [reported(1000, median=120.0, p95=200.0)], Standing.FAILS),
-    ("p95 < 100ms", [reported(1000, 100, p95=50.0, p99=50.0)], Standing.FAILS),
-    ("p95 < 100ms", [reported(1000, 50, p95=50.0, p99=50.0)], Standing.NOT_SHOWN),
-    ("p95 < 100ms", [reported(1000, 10, p95=50.0, p99=50.0)], Standing.MEETS),
-    ("p99 < 100ms", [reported(20, p99=50.0 + at) for at in range(4)], Standing.NOT_SHOWN),
-    ("p99 < 100ms", [reported(20, p99=50.0) for at in range(30)], Standing.NOT_SHOWN),
-    ("p99 < 100ms", [reported(500, p99=50.0 + at) for at in range(4)], Standing.MEETS),
-])  # fmt: skip
-def test_results_of_others_are_judged_by_all_that_was_sent(
-    slo: str, of: Sequence[Reported], standing: Standing
-) -> None:
+@loop_over(("slo", "of", "standing"), TABLES["of_others"])
+def test_results_of_others_are_judged_by_all_that_was_sent(slo: str, of: list[Any], standing: str) -> None:
     (objective,) = parse_objectives(f"e2el {slo}")
-    assert judge_reported(objective, of)[0] is standing
+    runs = [reported(requests, lost, **ranks) for requests, lost, ranks in of]
+    assert judge_reported(objective, runs)[0] is Standing(standing)
 
 
 def test_a_bound_of_others_results_holds_as_often_as_it_says() -> None:

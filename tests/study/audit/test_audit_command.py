@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.published_runs import PUBLISHED, run
 from loadgen import cli
 from loadgen.base.errors import UsageError
@@ -23,6 +23,7 @@ from loadgen.study.importers.result_sources import Sources, read_sources
 from loadgen.study.run_summary import Reported
 from study.audit.test_findings import grave
 
+TABLES = read_tables("audit")
 PAGE = PUBLISHED / "jetson_thor_serving.md"
 DOCS = Path(__file__).parents[3] / "docs" / "audit.md"
 THOR = ["--hardware", "jetson-thor"]
@@ -129,21 +130,7 @@ def test_the_json_has_every_run_and_no_number_that_json_has_not(capsys: pytest.C
 
 
 @loop_over("verb", ["audit", "compare", "report"])
-@loop_over(
-    ("words", "said"),
-    [
-        (["--hardware", "foo"], "--hardware foo: unknown, there are jetson-thor,"),
-        (["--hardware", "jetson-tor"], "--hardware jetson-tor: unknown, the nearest is jetson-thor; or pass"),
-        (["--hardware", "0xh100"], "--hardware 0xh100: unknown"),
-        (["--bandwidth", "0"], "--bandwidth 0: give the GB/s"),
-        (["--bandwidth", "-3"], "--bandwidth -3: give the GB/s"),
-        (["--bandwidth", "nan"], "--bandwidth nan: give the GB/s"),
-        (["--bandwidth", "fast"], "argument --bandwidth: invalid float value: 'fast'"),
-        (["--model-config", "/no/such"], "/no/such cannot be read: No such file or directory"),
-        (["--hardwar", "x"], "unknown flag --hardwar, did you mean '--hardware'?"),
-        (["nowhere.md"], "nowhere.md: No such file or directory"),
-    ],
-)
+@loop_over(("words", "said"), TABLES["refused"])
 def test_a_named_thing_that_does_not_exist_ends_the_command(
     verb: str, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

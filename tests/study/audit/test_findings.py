@@ -232,21 +232,7 @@ def test_a_name_tells_the_lengths(name: str, lengths: list[float] | None) -> Non
     assert find_nominal_lengths(run(name, loaded(asked_input_len=512, asked_output_len=64))) == (512.0, 64.0)
 
 
-@loop_over(
-    ("mean_in", "mean_out", "name", "requests", "evidence"),
-    [
-        (921.4, 922.0, "m 1k1k", 640,
-         "921.4 / 922.0 tokens in / out, 90 % and 90 % of the 1024 / 1024 that it is named by: as lengths "
-         "drawn between 0.8 and 1 of these, 10 % less work"),
-        (7373.0, 921.0, "m 8k1k", 640, "7373.0 / 921.0 tokens"),
-        (1024.0, 1024.0, "m 1k1k", 640, None),
-        (921.4, 1024.0, "m 1k1k", 640, None),
-        (1024.0, 922.0, "m 1k1k", 640, None),
-        (906.0, 922.0, "m 1k1k", 640, None),  # further off than chance
-        (921.4, 922.0, "m 1k1k", 40, None),  # too few requests
-        (921.4, 922.0, "Qwen3-8B", 640, None),
-    ],
-)  # fmt: skip
+@loop_over(("mean_in", "mean_out", "name", "requests", "evidence"), TABLES["nine_tenths"])
 def test_nine_tenths_are_known_by_both_means(
     mean_in: float, mean_out: float, name: str, requests: int, evidence: str | None
 ) -> None:

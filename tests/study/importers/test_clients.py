@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import math
 import re
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders.loops import loop_over, loop_over_named
+from builders.loops import loop_over, loop_over_named, read_tables
 from builders.read_results import list_files, read_cases, read_file, read_stored
 from loadgen.base.errors import UsageError
 from loadgen.report.result_block import LAYOUTS, render_block
@@ -26,6 +25,7 @@ from loadgen.study.importers.pasted import pasted_pages, pasted_tables
 from loadgen.study.importers.result_sources import read_sources
 from loadgen.study.run_summary import Reported
 
+TABLES = read_tables("printed_blocks")
 DATA = Path(__file__).parents[2] / "data"
 RESULTS = DATA / "results"
 CASES = {name.partition(": ")[2]: content for name, content in read_cases().items() if "clients.txt" in name}
@@ -74,35 +74,15 @@ THOR = (DATA / "published" / "jetson_thor_serving.md").read_text("utf-8")
 BLOCK = THOR[THOR.index("====") : THOR.index("```\n\n- low")]
 
 
-@loop_over_named(
-    "around",
-    {
-        "CRLF": lambda text: text.replace("\n", "\r\n"),
-        "CR": lambda text: text.replace("\n", "\r"),
-        "HTML-escaped": lambda text: html.escape(text),
-        "entities": lambda text: text.replace("(ms)", "&#40;ms&#41;"),
-        "tabs": lambda text: text.replace("      ", "\t"),
-        "in a table": lambda text: "\n".join(f"| {line} |" for line in text.splitlines()),
-        "in two columns": lambda text: text.replace(":  ", ": | ").replace("\n", " |\n| "),
-        "quoted": lambda text: "\n".join(f"> {line}" for line in text.splitlines()),
-        "in comments": lambda text: "\n".join(f"# {line}" for line in text.splitlines()),
-        "indented": lambda text: "\n".join(f"    {line}" for line in text.splitlines()),
-        "colours": lambda text: "\n".join(f"\x1b[32m{line}\x1b[0m" for line in text.splitlines()),
-        "prompts": lambda text: f"user@thor:~$ vllm bench serve\n{text}$ exit\n",
-        "a comment": lambda text: text.replace("150.59", "150.59   # slow"),
-        "a unit": lambda text: text.replace("150.59", "150.59 s"),
-        "all on one line": lambda text: " ".join(text.split()),
-        "lower case": lambda text: text.lower().replace("serving", "Serving"),
-        "wider, as the Rust client": lambda text: text.replace("=====\n", "==========\n"),
-        "tags": lambda text: "\n".join(f"<td>{line}</td><br>" for line in text.splitlines()),
-        "decimal commas": lambda text: text.replace(".", ","),
-        "groups": lambda text: (
-            text.replace("204169", "204,169").replace("12419", "12.419").replace("1438.24", "1,438.24")
-        ),
-    },
-)
-def test_what_surrounds_a_block_does_not_matter(around: Any) -> None:
-    (known,), (plain,) = (pasted_pages.read_page(text, Path("page.md")) for text in (around(BLOCK), BLOCK))
+@loop_over(("around", "changes"), TABLES["around"])
+def test_what_surrounds_a_block_does_not_matter(around: str, changes: list[Any]) -> None:
+    changed = BLOCK
+    for pattern, text in changes:
+        changed = re.sub(pattern, text, changed)
+    assert changed != BLOCK
+    if around == "lower case":
+        changed = changed.lower().replace("serving", "Serving")
+    (known,), (plain,) = (pasted_pages.read_page(text, Path("page.md")) for text in (changed, BLOCK))
     assert (known.figures, known.remarks) == (plain.figures, ())
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import loadgen.study.pages
 from builders import made_runs
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.made_limits import limit_record, limit_run
 from loadgen import cli
 from loadgen.base.clock import read_wall_clock
@@ -31,6 +31,7 @@ from loadgen.study.run_summary import FailedCell
 from loadgen.study.series.series_store import SeriesStore
 from loadgen.study.sweep_record import SWEEP, SweepPoint, SweepRecord
 
+TABLES = read_tables("report_command")
 PAGE = """============ Serving Benchmark Result ============
 Successful requests:                     10
 Benchmark duration (s):                  20.00
@@ -146,21 +147,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_reported(
     assert 'data-key="output_throughput" data-value="64.0"' in page
 
 
-@loop_over(("words", "said"), [
-    (["--explain"], "nothing to report: name a run directory"),
-    (["--explain", "runs"], "--explain is of one run: name its directory alone"),
-    (["none"], "none is not a run directory: none/result.json: No such file or directory"),
-    (["runs", "--htlm", "x"], "unknown flag --htlm, did you mean '--html'?"),
-    (["runs", "--layout", "sglan"], "no such layout, did you mean 'sglang'?"),
-    (["runs", "--csv", "none/a.csv"], "cannot write none/a.csv: No such file or directory"),
-    (["runs", "--html", "none/a.html"], "cannot write none/a.html"),
-    (["runs", "--png", "runs/run-0/result.json"], "choose another --png"),
-    (["runs/run-0", "--svg", "out"], "cannot write out/ttft-distribution.svg: "),
-    (["page.md", "--png", "png"], "nothing to plot"),
-    (["runs", "--csv", "-", "--baseline", "m0"], ""),
-    (["runs", "--markdown", "-", "--baseline", "mm"], "--baseline mm: no such row"),
-    (["runs/run-0", "--plot"], ""),
-])  # fmt: skip
+@loop_over(("words", "said"), TABLES["refused"])
 def test_what_cannot_be_done_is_one_line(
     runs: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import loadgen
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.markov_chain import MarkovModel, disturb, make_chain, normalize
 from builders.required import require
 from fakes.markov_server import MarkovServer
@@ -37,6 +37,7 @@ from loadgen.study.quality.reference_file import (
     read_reference,
 )
 
+TABLES = read_tables("quality_command")
 REFERENCE = make_chain()
 CANDIDATE = disturb(REFERENCE, 0.03)
 COMPLETIONS, FAILS = "/v1/completions", "500 Internal Server Error"
@@ -328,25 +329,7 @@ def test_what_cannot_be_measured_is_one_line(
     assert words in err
 
 
-@loop_over(
-    ("flags", "words"),
-    [
-        ("", "nothing to compare with: pass --reference-url URL"),
-        ("--reference a --reference-url http://localhost:1", "two references"),
-        ("--reference a --save b", "leave out --save"),
-        ("--reference missing", "cannot read missing: No such file or directory"),
-        ("--reference {damaged}", "is not a file that `loadgen quality --save` made"),
-        ("--reference {newer}", "is of version 9"),
-        ("--reference {other}", "measured on another text"),
-        ("--save {other}", "is of another model (m, not bf16)"),
-        ("--reference {empty}", "it has no responses yet"),
-        ("--reference-url localhost:1", "of --reference-url: --base-url 'localhost:1' is not a valid URL"),
-        ("--save a --text missing", "--text missing: No such file"),
-        ("--save a --base-url http://localhost:1", "one candidate at a time"),
-        ("--tokens 0 --save a", "1 to 20000000"),
-        ("--precision 0 --save a", "1e-06 to 100"),
-    ],
-)
+@loop_over(("flags", "words"), TABLES["wrong"])
 def test_a_wrong_command_is_one_line(
     flags: str, words: str, reference: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
