@@ -359,13 +359,7 @@ def count_input_tokens(client: str, input_len: int, requests: int) -> int:
     return subject._count_tokens(missing, input_len, requests)
 
 
-@loop_over(
-    ("requests", "total", "input_len", "short", "client"),
-    [
-        (10, 20431, 2048, 1, MID), (100, 204169, 2048, 9, MID), (200, 408281, 2048, 20, MID),
-        (1000, 1021646, 1024, 64, MID), (100, 204357, 2048, 8, SEPTEMBER),
-    ],
-)  # fmt: skip
+@loop_over(("requests", "total", "input_len", "short", "client"), TABLES["seen"])
 def test_a_total_that_was_seen_in_the_field_tells_its_length_and_client(
     requests: int, total: int, input_len: int, short: int, client: str
 ) -> None:
@@ -374,21 +368,9 @@ def test_a_total_that_was_seen_in_the_field_tells_its_length_and_client(
     assert count_input_tokens(client, input_len, requests) == total
 
 
-@loop_over(
-    ("requests", "total"),
-    [
-        (100, 204800),  # exact prompts are anybody's
-        (100, 204168),
-        (99, 204169),
-        (1, 2048),
-        (5, 10240),
-        (10, 10239),  # one token short is anybody's too
-        (0, 0),
-        (1001, 2046000),  # beyond what was derived
-    ],
-)
-def test_another_total_is_nobodys_mark(requests: int, total: int) -> None:
-    assert recognise_workload(requests, total) is None
+@loop_over(("requests", "total", "why"), TABLES["nobodys"])
+def test_another_total_is_nobodys_mark(requests: int, total: int, why: str) -> None:
+    assert recognise_workload(requests, total) is None, why
 
 
 def test_a_smaller_run_has_the_first_prompts_of_a_greater_one() -> None:

@@ -24,9 +24,8 @@ from loadgen.report.run_directory import ARRIVALS, RESULT, Result
 from loadgen.report.run_writer import encode_run
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources
-from loadgen.study.limit_record import LIMIT, LimitRecord
+from loadgen.study.limit_record import LIMIT
 from loadgen.study.run_summary import summarise_run
-from loadgen.study.sweep_record import SWEEP, SweepRecord
 from report.test_run_directory import made, saved
 
 DATA = Path(__file__).parents[2] / "data"
@@ -261,61 +260,32 @@ def test_a_long_reading_says_how_far_it_is(
     assert capsys.readouterr().err == ""
 
 
-def kept_run(directory: Path) -> None:
-    """A run in a directory of its own."""
-    directory.mkdir(parents=True)
-    made_runs.keep(made_runs.run(), directory)
-
-
-def written(directory: Path, record: SweepRecord | LimitRecord) -> Path:
-    """The directory with its record."""
-    directory.mkdir(parents=True, exist_ok=True)
-    name = SWEEP if isinstance(record, SweepRecord) else LIMIT
-    (directory / name).write_text(record.model_dump_json())
-    return directory
-
-
-def cut_off(directory: Path) -> None:
-    """What is left of a run that was killed: its journal."""
-    directory.mkdir(parents=True)
-    (directory / JOURNAL).write_bytes(b"")
-
-
-def test_a_run_that_a_signal_cut_off_is_no_run_of_its_search(tmp_path: Path) -> None:
-    for number in ("000", "001"):
-        kept_run(tmp_path / "runs" / number)
-    written(tmp_path, limit_record(runs=(limit_run(0, 4, 120, 130),)))
-    read = result_sources.read_sources([str(tmp_path)])
-    assert [run.source for run in read.limits[0].runs] == [str(tmp_path / "runs" / "000")]
-    assert [run.source for run in read.reported] == [str(tmp_path / "runs" / "000")]
-    assert read.outside_searches.reported == ()
-
-
-@pytest.mark.parametrize(
-    ("place", "record"),
+@loop_over(
+    ("place", "left"),
     [
-        pytest.param(".", limit_record(runs=(limit_run(0, 4, 120, 130),)), id="a search"),
-        pytest.param(
-            "cells/r0", limit_record(runs=(limit_run(0, 4, 120, 130),)), id="a search in a campaign's cell"
-        ),
+        (".", ["runs/001"]),
+        ("cells/r0", ["../../interrupted/r1/limit/runs/000", "../../unfinished/r1"]),  # of a campaign
     ],
 )
-def test_a_run_that_was_killed_and_measured_again_is_no_complaint(
-    tmp_path: Path, place: str, record: SweepRecord | LimitRecord
+def test_a_run_that_was_killed_is_no_run_of_its_search_and_no_complaint(
+    place: str, left: list[str], tmp_path: Path
 ) -> None:
     directory = tmp_path / place
-    kept_run(directory / "runs" / "000")
-    for left in ("runs/001", "probe/000", "unfinished/001", "interrupted/000", "interrupted/r1/limit"):
-        cut_off(directory / left)
-    written(directory, record)
+    for number in ("000", "002"):  # the latter is not of the record
+        (directory / "runs" / number).mkdir(parents=True)
+        made_runs.keep(made_runs.run(), directory / "runs" / number)
+    for name in (*left, "probe/000", "unfinished/001", "interrupted/000", "interrupted/r1/limit"):
+        (directory / name).mkdir(parents=True, exist_ok=True)
+        (directory / name / JOURNAL).write_bytes(b"")
+    record = limit_record(runs=(limit_run(0, 4, 120, 130),))
+    (directory / LIMIT).write_text(record.model_dump_json())
     (tmp_path / "limit.lock").write_text("")
     if place != ".":
         (tmp_path / "campaign.json").write_text("{}")
-        cut_off(tmp_path / "interrupted" / "r1" / "limit" / "runs" / "000")
-        cut_off(tmp_path / "unfinished" / "r1")
-    read = result_sources.read_sources([str(tmp_path)])
-    assert [run.source for run in read.reported] == [str(directory / "runs" / "000")]
-    assert read.errors == ()
+    found = read(tmp_path)
+    first = str(directory / "runs" / "000")
+    assert [[run.source for run in runs] for runs in (found.reported, found.limits[0].runs)] == [[first]] * 2
+    assert (found.errors, found.outside_searches.reported) == ((), ())
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,8 @@ def test_the_value_and_the_time_under_the_pointer_are_the_run_s(
     (curve,) = next(panel for panel in run_charts.plot_run(RUN) if panel.key == "tokens-over-time").curves
     with Watched(browser, pages["single"]) as page:
         seen = [pointed(page, "#run-1-tokens-over-time", share) for share in (0.3, 0.5, 0.8)]
+        other = read_values(page.locator("#run-1-concurrency-over-time"))
+    assert re.fullmatch(r"requests: \d+", other[1])  # of the same moment
     for time, value in seen:
         begin_s, end_s = (float(each) for each in re.findall(r"[\d.]+", time))
         place = int(np.abs(curve.x - begin_s).argmin())
@@ -187,16 +189,12 @@ def test_two_distributions_are_compared_at_one_latency(browser: Browser, pages: 
 
 
 @pytest.mark.whole
-def test_one_moment_is_shown_in_all_charts_over_time(browser: Browser, pages: dict[str, Any]) -> None:
-    with Watched(browser, pages["single"]) as page:
-        pointed(page, "#run-1-tokens-over-time", 0.5)
-        other = read_values(page.locator("#run-1-concurrency-over-time"))
-    assert re.fullmatch(r"requests: \d+", other[1])
-
-
-@pytest.mark.whole
 def test_a_stretch_is_drawn_up_to_the_width_and_back(browser: Browser, pages: dict[str, Any]) -> None:
-    with Watched(browser, pages["single"]) as page:
+    wide = (
+        "one => one.querySelector('canvas').getBoundingClientRect().width / "
+        "one.parentElement.getBoundingClientRect().width"
+    )
+    with Watched(browser, pages["single"], viewport={"width": 1280, "height": 900}) as page:
         found = page.locator("#run-1-tokens-over-time")
         reset = found.get_by_role("button", name="Show all of it", include_hidden=True)
         before = found.evaluate(PIXELS)
@@ -208,6 +206,11 @@ def test_a_stretch_is_drawn_up_to_the_width_and_back(browser: Browser, pages: di
         assert found.evaluate(PIXELS) != before
         reset.click()
         assert found.evaluate(PIXELS) == before
+        assert found.evaluate(wide) < 0.5
+        found.get_by_role("button", name="Full width").click()
+        wait_until(page, f"({wide})(document.getElementById('run-1-tokens-over-time')) > 0.99")
+        root = "document.documentElement"
+        assert page.evaluate(f"{root}.scrollWidth - {root}.clientWidth") == 0
 
 
 @pytest.mark.whole
@@ -244,23 +247,6 @@ def test_points_of_several_loads_have_both_percentiles(browser: Browser, tmp_pat
         shown = read_values(found)
     assert re.fullmatch(r"output tokens/s, all requests: [\d.,]+", shown[0])
     assert [text.partition(":")[0].rpartition(" ")[2] for text in shown[1:]] == ["P50", "P99"]
-
-
-@pytest.mark.whole
-def test_a_picture_can_have_the_whole_width(browser: Browser, pages: dict[str, Any]) -> None:
-    with Watched(browser, pages["single"], viewport={"width": 1280, "height": 900}) as page:
-        found = page.locator("#run-1-tokens-over-time")
-        pointed(page, "#run-1-tokens-over-time", 0.5)
-        wide = (
-            "one => one.querySelector('canvas').getBoundingClientRect().width / "
-            "one.parentElement.getBoundingClientRect().width"
-        )
-        assert found.evaluate(wide) < 0.5
-        found.get_by_role("button", name="Full width").click()
-        wait_until(page, f"({wide})(document.getElementById('run-1-tokens-over-time')) > 0.99")
-        assert (
-            page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
-        )
 
 
 @pytest.mark.whole

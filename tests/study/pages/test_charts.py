@@ -101,22 +101,18 @@ def sampled(*series: SampledSeries) -> Result:
     return replace(RUN, samples=KeptSamples(series))
 
 
-@pytest.mark.parametrize(
-    ("count", "form"), [(30, CurveStyle.POINTS), (149, CurveStyle.POINTS), (150, CurveStyle.LINE)]
+@loop_over(
+    ("count", "form"),
+    [(1, None), (29, None), (30, CurveStyle.POINTS), (149, CurveStyle.POINTS), (150, CurveStyle.LINE)],
 )
-def test_a_line_joins_only_what_no_eye_could_part(count: int, form: CurveStyle) -> None:
-    (panel,) = run_charts.plot_samples(sampled(evenly("running", "", count)))
-    assert [curve.form for curve in panel.curves] == [form]
-    assert (panel.x_end, len(panel.curves[0].x)) == (WINDOW_S, count)
-
-
-@pytest.mark.parametrize("count", [1, 7, 29])
-def test_below_30_samples_there_is_a_line_of_text(count: int) -> None:
+def test_few_samples_are_text_then_points_and_many_a_line(count: int, form: CurveStyle | None) -> None:
     run = sampled(evenly("running", "", count), evenly("power_w", "GPU 0", count))
-    assert list(run_charts.plot_samples(run)) == []
+    drawn = [curve for panel in run_charts.plot_samples(run) for curve in panel.curves]
+    assert [(curve.form, len(curve.x)) for curve in drawn] == ([] if form is None else [(form, count)] * 2)
     samples = "1 sample" if count == 1 else f"{count} samples"
-    expected = f"Requests in the server, Power: {samples} in {WINDOW_S:.3g} s, no chart below 30"
-    assert run_charts.list_rarely_sampled(run) == [expected]
+    words = f"Requests in the server, Power: {samples} in {WINDOW_S:.3g} s, no chart below 30"
+    assert run_charts.list_rarely_sampled(run) == ([words] if form is None else [])
+    assert {panel.x_end for panel in run_charts.plot_samples(run)} <= {WINDOW_S}
 
 
 def test_a_line_is_lifted_where_samples_are_missing() -> None:

@@ -263,11 +263,3 @@ def test_latencies_have_their_percentiles_whichever_were_requested() -> None:
         "loadgen.metrics.ttft.percentiles_ms.99.9",
         "loadgen.metrics.ttft.max_ms",
     ]
-
-
-def test_others_results_are_figures_without_pictures() -> None:
-    figures = {"output_throughput": 3.5, "completed": 10, "request_rate": "inf"}
-    page = render_page(compose_document([Reported("m", figures, Load(), "page.md#1")]))
-    assert dict(shown(page))["output_throughput"] == "3.5"
-    assert 'class="plot"' not in page
-    assert "The source has no request times" in page

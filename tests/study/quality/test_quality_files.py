@@ -43,15 +43,15 @@ def test_another_text_is_read_and_a_file_that_is_none_is_refused(tmp_path: Path)
         read_text(tmp_path / "none")
 
 
-def test_prompts_are_spread_over_the_text_and_differ() -> None:
-    text = read_text()
+@loop_over("text", [read_text(), "".join(map(chr, range(0x4E00, 0x6000)))])
+def test_prompts_are_spread_over_the_text_and_differ(text: str) -> None:
     plan = QualityPlan(text)
-    prompts = [plan.cut_prompt(number) for number in range(300)]
-    begins = [text.index(prompt) / len(text) for prompt in prompts]
-    assert len(set(prompts)) > 150
+    prompts = [plan.cut_prompt(number) for number in range(plan.tokens // plan.answer_tokens)]
+    begins = [text.index(prompt) / len(text) for prompt in prompts[:300]]
+    assert len({*prompts}) == 1250
     assert all(sum(part / 5 <= begin < (part + 1) / 5 for begin in begins) > 40 for part in range(5))
     assert max(map(len, prompts)) <= 240
-    assert prompts == [QualityPlan(text).cut_prompt(number) for number in range(300)]
+    assert prompts == [QualityPlan(text).cut_prompt(number) for number in range(len(prompts))]
 
 
 def test_a_plan_follows_the_settings_of_a_reference_file() -> None:
@@ -60,12 +60,6 @@ def test_a_plan_follows_the_settings_of_a_reference_file() -> None:
         QualityPlan("text", answer_tokens=9, chat=True).list_settings()
     ) == QualityPlan("text", answer_tokens=9, chat=True)
     assert plan.follow_settings({"answer_tokens": "many", "chat": 1}) == plan
-
-
-@pytest.mark.parametrize("text", [read_text(), "".join(map(chr, range(0x4E00, 0x6000)))])
-def test_no_two_of_the_default_s_prompts_are_alike(text: str) -> None:
-    plan = QualityPlan(text)
-    assert len({plan.cut_prompt(number) for number in range(plan.tokens // plan.answer_tokens)}) == 1250
 
 
 def stored(directory: Path, name: str, text: str) -> None:

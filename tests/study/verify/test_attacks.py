@@ -88,7 +88,6 @@ def exchange_folders(place: Path) -> None:
 
 
 def exchange_both(place: Path) -> None:
-    """Exchange names and folders: the runs are still of their servers."""
     exchange_names(place)
     exchange_folders(place)
 
