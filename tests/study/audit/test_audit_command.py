@@ -45,11 +45,6 @@ def not_a_number(word: str) -> Any:
     raise AssertionError(f"{word} is no JSON")
 
 
-def unfold(printed: str) -> str:
-    """What was printed, in one line."""
-    return " ".join(printed.split())
-
-
 def shown(findings: list[RunFindings]) -> str:
     return render_passages(list_audit_passages(findings))
 
@@ -109,7 +104,7 @@ def test_what_is_printed_fits_a_terminal(
     assert cli.main(["audit", ".", *flags]) == code
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80
-    printed = unfold(printed)
+    printed = " ".join(printed.split())
     assert printed.count(said) == 1
     for check in CHECKS:
         found = f" {check.code} " in printed and "--explain" in flags

@@ -145,6 +145,8 @@ def test_what_cannot_be_read_is_told_and_the_rest_reported(
     assert "What is missing" in page
     assert page.count('data-run="') == 4
     assert 'data-key="output_throughput" data-value="64.0"' in page
+    assert cli.main(["report", "page.md", "--html", "b.html"]) == 0
+    assert "<h1>page</h1>" in Path("b.html").read_text("utf-8")
 
 
 @loop_over(("words", "said"), TABLES["refused"])

@@ -166,6 +166,9 @@ def section(record: LimitRecord) -> Passage:
 def test_runs_that_say_nothing_of_the_server_are_labelled() -> None:
     runs = (limit_run(0, 4, 120, 130, disturbed=True), limit_run(1, 8, 240, 271, verdict="INVALID"))
     assert section(limit_record(runs=runs)).panels[0].curves[0].labels == ("disturbed", "INVALID")
+    objective, goodput = section(limit_record()).panels
+    assert (objective.y_top, objective.band, goodput.title) == (1250, (9.9, 10.9), "Goodput over load")
+    assert objective.caption.endswith("Points at the upper edge are above it.")
 
 
 SLOW, FAST = [100.0, 101.0, 99.0], [200.0, 202.0, 199.0]

@@ -177,7 +177,7 @@ def test_a_file_of_another_header_is_not_continued(tmp_path: Path) -> None:
     assert len(read_reference(path).answers) == 1
 
 
-def test_a_file_has_one_writer(tmp_path: Path) -> None:
+def test_a_file_has_one_writer_and_a_place(tmp_path: Path) -> None:
     path = tmp_path / "ref.gz"
     first = ReferenceFile(path, HEADER)
     with pytest.raises(MeasureError, match="another process writes"):
@@ -186,9 +186,6 @@ def test_a_file_has_one_writer(tmp_path: Path) -> None:
     first.close()
     write(path, [answer(2)])
     assert read_reference(path).answers == [answer(1), answer(2)]
-
-
-def test_a_file_that_cannot_be_read_or_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read"):
         read_reference(tmp_path / "none.gz")
     with pytest.raises(MeasureError, match="cannot write"):
