@@ -95,9 +95,6 @@ def of_seed(seed: int, mean: float, **facts: Any) -> LoadRow:
 def test_repeats_of_a_file_are_one_row_whatever_a_seed_drew() -> None:
     (merged,) = load_table.merge_repeats([of_seed(1, 101.2), of_seed(2, 107.9)])
     assert (merged.runs, merged.load.shape) == (2, "sharegpt 0123456789ab")
-
-
-def test_another_file_of_that_name_is_another_row() -> None:
     other = made_data.data(file_digest="fedcba9876543210", output=made_data.lengths(16, 16, 16))
     assert len(load_table.merge_repeats([of_seed(1, 100.0), of_seed(1, 100.0, data=other)])) == 2
 

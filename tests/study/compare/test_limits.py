@@ -84,20 +84,15 @@ def test_a_search_without_a_limit_is_a_row_and_in_no_figure() -> None:
     assert (row.found, len(row.searches)) == (1, 2)
 
 
-@pytest.fixture
-def places(tmp_path: Path) -> list[str]:
-    """Two searches on the disk, without their runs."""
+def test_two_searches_are_printed_and_written_with_every_digit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name, value in (("bf16", 10.0), ("fp8", 18.0)):
         estimate = LimitEstimate(value=value, low=0.95 * value, high=1.05 * value)
         record = limit_record(name=name, runs=(), limit=estimate)
         (tmp_path / name).mkdir()
         (tmp_path / name / LIMIT).write_text(record.model_dump_json())
-    return [str(tmp_path / "bf16"), str(tmp_path / "fp8")]
-
-
-def test_two_searches_are_printed_and_written_with_every_digit(
-    places: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+    places = [str(tmp_path / "bf16"), str(tmp_path / "fp8")]
     assert compare_command.main(places) == 0
     out, errors = capsys.readouterr()
     assert errors == ""

@@ -89,21 +89,15 @@ def measured(tokens: Sequence[int], step_ms: int, **facts: Any) -> Reported:
     return summarise_run(Path("run"), Result(made.facts, Records.from_records(each)))
 
 
-@loop_over(("tokens", "facts", "expected"), [
-    ([1, 3, 1, 2, 3], {"as_run": NGRAM}, DecodeSteps(20.0, 2.25)),
-    ([1, 1, 1], {}, DecodeSteps(20.0, 1.0)),
-    ([1, 2, 2], {}, DecodeSteps(10.0, 1.0)),  # no drafts: two tokens in a message are two steps
-    (
-        [1, 4, 4, 4],
-        {"as_run": NGRAM, "window": ServerWindow(names="vllm", accepted_tokens=2, drafts=20)},
-        "the steps of m are hidden, whose mean acceptance length is 1.1: chunks carry 18 tokens "
-        "beyond one each, and only 2 draft tokens were accepted: a chunk holds several steps",
-    ),
-])  # fmt: skip
+@loop_over(("tokens", "drafts", "counted", "expected"), TABLES["messages"])
 def test_steps_of_a_run_are_those_of_its_messages(
-    tokens: list[int], facts: dict[str, Any], expected: DecodeSteps | str
+    tokens: list[int], drafts: bool, counted: dict[str, Any] | None, expected: list[float] | str
 ) -> None:
-    assert read_steps(measured(tokens, 20, **facts)) == expected
+    """Without drafts two tokens in a message are two steps."""
+    facts: dict[str, Any] = {"as_run": NGRAM} if drafts else {}
+    facts |= {"window": ServerWindow(names="vllm", **counted)} if counted else {}
+    found = read_steps(measured(tokens, 20, **facts))
+    assert found == (expected if isinstance(expected, str) else DecodeSteps(expected[0], expected[1]))
 
 
 @loop_over(("own", "step", "length", "expected"), TABLES["steps"])

@@ -20,7 +20,6 @@ from loadgen.study.gate import gate_verdict
 from loadgen.study.gate.gate_record import make_gate_metric
 from loadgen.study.gate.gate_verdict import (
     ALPHA,
-    FIRST_LOOK,
     MARGIN,
     GateOutcome,
     GatePlan,
@@ -156,24 +155,6 @@ def test_slower_is_held_over_the_rows_by_holm() -> None:
     assert [row.outcome == GateOutcome.SLOWER for row in clear.rows] == [True, True, False]
 
 
-def test_the_pairs_to_add_decide_most_of_the_gates() -> None:
-    """Of gates as they are predicted: 80 % are decided with them, and fewer with three fourths of them."""
-    row = judge_one(make_series(1.0, noise=SPREAD))
-    assert row.outcome == GateOutcome.UNDECIDED
-    assert row.more_pairs is not None
-    draws = np.random.default_rng(3)
-    slowdowns = -np.log(SPREAD)
-    spread, error = slowdowns.std(ddof=1), slowdowns.std(ddof=1) / math.sqrt(5)
-    shares = []
-    for more in (3 * row.more_pairs // 4, row.more_pairs):
-        truths = draws.normal(slowdowns.mean(), error, (20_000, 1))
-        further = truths + spread * draws.normal(size=(20_000, more))
-        mean = (slowdowns.sum() + further.sum(-1)) / (5 + more)
-        reach = stats.t.isf(0.05 / 3, 4 + more) * spread / math.sqrt(5 + more)
-        shares.append(float((np.abs(mean - math.log(1.03)) > reach).mean()))
-    assert shares[0] < 0.8 == pytest.approx(shares[1], abs=0.015)
-
-
 @loop_over(("factor", "paired", "sequential", "rows", "numbers", "more"), TABLES["computed"])
 def test_what_a_gate_computes_is_to_the_digit(
     factor: float, paired: bool, sequential: bool, rows: int, numbers: list[float], more: list[int | None],
@@ -239,23 +220,6 @@ def test_many_pairs_have_the_published_boundaries(
     levels = find_levels(spend(0.025, shares), (300 * shares).astype(int).tolist())
     # 300 pairs are not yet a known variance.
     assert -special.ndtri(levels) == pytest.approx(published, abs=0.005)
-
-
-def count_rejections(levels: tuple[float, ...], looks: range, gates: int) -> float:
-    differences = np.random.default_rng(7).normal(size=(gates, looks[-1]))
-    rejected = np.zeros(gates, bool)
-    for level, pairs in zip(levels, looks, strict=True):
-        made = differences[:, :pairs]
-        t = made.mean(-1) / made.std(-1, ddof=1) * np.sqrt(pairs)
-        rejected |= special.stdtr(pairs - 1, -t) <= level
-    return float(rejected.mean())
-
-
-@loop_over(("alpha", "most"), [(0.05, 3), (0.05, 4), (0.05, 8), (0.2, 8), (0.025, 15)])
-def test_alpha_is_the_error_of_t_tests_from_three_pairs_on(alpha: float, most: int) -> None:
-    gates = 20_000
-    error = count_rejections(find_look_levels(alpha, most), range(FIRST_LOOK, most + 1), gates)
-    assert error == pytest.approx(alpha, abs=3.5 * np.sqrt(alpha / gates))
 
 
 def test_alpha_is_spent_by_the_power_of_the_share() -> None:

@@ -64,16 +64,13 @@ def test_server_flags_vary_slowest_and_the_load_fastest() -> None:
     assert variation.axis == "concurrency"
 
 
-def test_a_linked_list_may_hold_a_value_twice() -> None:
-    assert link("input_len=512,512 output_len=128,64").rows == ((512, 128), (512, 64))
-
-
 def test_linked_lists_vary_together() -> None:
     variation = Variation((link("input_len=512,2048 output-len=128,64"), rate("0.5,1")))
     made = [workload for _, workload in grid.list_points(variation, {"num_prompts": 5}, build)]
     values = [(each.input_len, each.output_len, each.request_rate) for each in made]
     assert values == [(512, 128, 0.5), (512, 128, 1), (2048, 64, 0.5), (2048, 64, 1)]
     assert variation.axis == "rate"
+    assert link("input_len=512,512 output_len=128,64").rows == ((512, 128), (512, 64))
 
 
 @loop_over(("flag", "text", "given", "prompts", "sessions"), TABLES["counts"])

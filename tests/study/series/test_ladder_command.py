@@ -162,17 +162,6 @@ def test_where_the_server_does_not_start_again_the_rows_say_so(
     assert len(ports) == 2
 
 
-@pytest.mark.whole
-def test_a_server_that_does_not_start_at_all_is_told_and_has_no_tables(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert on(launch_command(tmp_path, "die(1, 'no')")) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("loadgen: command ended with 1 before it was ready")
-    assert [path.name for path in directory().rglob("*") if path.is_file()] == ["server.log"]
-
-
 def test_the_published_row_of_the_same_model_stands_beside_ours(capsys: pytest.CaptureFixture[str]) -> None:
     Path("p.toml").write_text("ladder = [1, 2]\noutput_len = 4\nnum_prompts = 1\n", "utf-8")
     assert on_engine() == 0

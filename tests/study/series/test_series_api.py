@@ -134,19 +134,6 @@ def test_ctrl_c_ends_a_sweep_with_the_points_that_are_done(tmp_path: Path) -> No
     assert len(sweep.runs) == 2
 
 
-@pytest.mark.whole
-def test_ctrl_c_in_the_first_point_keeps_what_it_measured(tmp_path: Path) -> None:
-    """The first point would take five minutes."""
-    journals = (tmp_path, "*-sweep-*/unfinished/*/*/journal.bin")
-    with (
-        pressed(lambda: any(path.stat().st_size > 10**4 for path in Path.glob(*journals))),
-        pytest.raises(loadgen.SweepInterrupted) as caught,
-    ):
-        loadgen.sweep(concurrency=[1, 2], run_dir=str(tmp_path), duration=300.0, **UNCOUNTED)
-    assert caught.value.sweep is None
-    assert [path.name for path in tmp_path.glob("*-sweep-*/interrupted/*")] == ["000-concurrency-1"]
-
-
 def test_a_search_that_begins_at_no_number_is_refused() -> None:
     with pytest.raises(UsageError, match="limit: start = inf: input should be a finite number"):
         loadgen.limit(slo="e2el p50 < 60s", start=math.inf, **SEARCH)

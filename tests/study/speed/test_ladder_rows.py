@@ -149,25 +149,17 @@ def measured(test: DepthTest, *cached: int, window: ServerWindow | None = None, 
     return make_depth_row(Result(facts, Records.from_records(records)), test)
 
 
-def test_a_prompts_speed_is_of_the_tokens_that_were_computed() -> None:
+def test_speeds_are_of_new_tokens_next_to_the_servers_own() -> None:
     assert measured(PP, 4096, 4096).tok_s == pytest.approx(2048 / 0.5)
     assert measured(PP, 4080, 4080).tok_s == pytest.approx(2064 / 0.5)  # whole blocks are cached
     assert measured(PP, 4096, 4096).requests == 2
-
-
-def test_an_answers_speed_is_of_what_came_after_its_first_token() -> None:
     found = measured(TG, 4096, 4096)
-    assert found.tok_s == pytest.approx(100)
-    assert found.std_tok_s == pytest.approx(0)
-    assert measured(TG, 4096).std_tok_s is None
-
-
-def test_the_servers_own_speed_stands_next_to_it() -> None:
+    assert [found.tok_s, found.std_tok_s] == pytest.approx([100, 0])
+    assert (measured(TG, 4096).std_tok_s, measured(TG, 4096).server_tok_s) == (None, None)
     timings: dict[str, Any] = {"server_prompt_tokens": 2048, "server_prefill_ns": 400 * MS}
     assert measured(PP, 4096, **timings).server_tok_s == pytest.approx(2048 / 0.4)
     timings = {"server_output_tokens": 128, "server_decode_ns": 1270 * MS}
     assert measured(TG, 4096, **timings).server_tok_s == pytest.approx(100)
-    assert measured(TG, 4096).server_tok_s is None
 
 
 @pytest.mark.parametrize(("cached", "why"), TABLES["depths"])

@@ -180,13 +180,6 @@ def test_it_is_said_where_the_key_is_not_sent(
     assert SECRET not in out
 
 
-@loop_over("key", ["api_key_env", "api_key_file"])
-def test_a_file_names_no_place_of_keys(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path, {"name": "x", "base_url": "http://stranger.example", key: "AWS_SECRET"})
-    assert cli.main(["campaign", str(path), "--dry-run"]) == 2
-    assert f"{key} is a flag of `loadgen campaign`: a file cannot hold keys" in capsys.readouterr().err
-
-
 @loop_over(
     ("place", "shipped"),
     [

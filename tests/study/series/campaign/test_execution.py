@@ -18,14 +18,10 @@ from fakes.scripted_server import Answer, Asked, api, closed_port, stream, whole
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.base.errors import UsageError
-from loadgen.facts.run_facts import Cell
 from loadgen.host.sensor import Reading, Sensor
-from loadgen.plan.profile import build
 from loadgen.report.run_directory import load
 from loadgen.run import session
-from loadgen.run.command.options import Options
-from loadgen.study.series.campaign import arms, campaign_command, execution
-from loadgen.study.series.campaign.arms import Planned
+from loadgen.study.series.campaign import campaign_command, execution
 from loadgen.study.series.campaign.campaign_file import CoolDown
 from loadgen.study.series.campaign.campaign_store import CampaignStore
 from loadgen.study.series.campaign.execution import MachineWatch
@@ -212,9 +208,6 @@ class Hot(Sensor):
     def __init__(self, celsius: float | None) -> None:
         self.celsius = celsius
 
-    def facts(self) -> dict[str, str]:
-        return {}
-
     def read(self, pids: Any) -> Any:
         if self.celsius is None:
             return Reading()
@@ -296,11 +289,6 @@ def test_what_is_left_of_a_preview_is_estimated_from_what_is_done(
     assert contents(the_directory()) == before
 
 
-def planned(name: str = "A") -> Planned:
-    cell = Cell(campaign="c", checkpoint=name, server="s", profile="p", repeat=0, start="r0")
-    return arms.plan_cell(cell, build({"name": "p"}), Options())
-
-
 def _holds(directory: Path, ready: int) -> None:
     with CampaignStore(directory).lock():
         os.write(ready, b"x")
@@ -361,4 +349,4 @@ def test_a_damaged_directory_is_told(
 def test_a_store_that_cannot_be_written_says_why(tmp_path: Path) -> None:
     (tmp_path / "unfinished").write_text("in the way", "utf-8")
     with pytest.raises(StoreError, match=f"cannot write {tmp_path}: Not a directory"):
-        CampaignStore(tmp_path).begin(planned().id)
+        CampaignStore(tmp_path).begin("r0-A-s-p")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from builders.campaign_files import cells, failures, the_directory, written
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen import cli
 from loadgen.features.sensors import sensor_discovery
 from loadgen.host.machine_state import ClockState, MachineState
@@ -18,6 +18,8 @@ from loadgen.run.command.options import Options
 from loadgen.study.series.campaign import campaign_command, execution
 from loadgen.study.series.campaign.campaign_file import CoolDown
 from loadgen.study.series.campaign.execution import MachineWatch, is_measured_here
+
+TABLES = read_tables("machine_watch")
 
 
 class Machine(Sensor):
@@ -80,17 +82,10 @@ def test_another_state_is_said_once_or_refuses_each_cell() -> None:
     assert len(said) == 1
 
 
-@loop_over(
-    ("options", "here"),
-    [
-        (Options(base_url="http://127.0.0.1:8000"), True),
-        (Options(base_url="http://gpu-box:8000"), False),
-        (Options(base_url="http://127.0.0.1:8000", observe=False), False),
-        (Options(), False),  # the embedded engine: no model runs
-    ],
-)
-def test_which_servers_are_measured_here(options: Options, here: bool) -> None:
-    assert is_measured_here(options) == here
+@loop_over(("options", "here"), TABLES["places"])
+def test_which_servers_are_measured_here(options: dict[str, Any], here: bool) -> None:
+    """None where no model runs: the embedded engine's."""
+    assert is_measured_here(Options(**options)) == here
 
 
 def test_a_campaign_refuses_the_cell_of_a_machine_in_another_state(

@@ -26,14 +26,7 @@ def fit(points: list[EdgePoint], allowed: float, is_s_shaped: bool = False) -> E
     return found
 
 
-@loop_over(
-    "runs",
-    [
-        pytest.param([], id="no runs"),
-        pytest.param([(8, 0), (9, 5)], id="none above"),
-        pytest.param([(8, 500), (9, 700)], id="none below"),
-    ],
-)
+@loop_over("runs", [[], [(8, 0), (9, 5)], [(8, 500), (9, 700)]])  # none, none above, none below
 def test_there_is_no_edge_without_a_run_on_each_side(runs: list[tuple[float, int]]) -> None:
     assert fit_edge([point(load, 1000, over) for load, over in runs], 0.01) is None
 

@@ -62,22 +62,12 @@ def at(load: float, watts: float | None, **changes: Any) -> LimitRun:
     return limit_run(1, load, 100, 110, power_w=watts, **changes)
 
 
-@loop_over(
-    ("runs", "watts"),
-    [
-        ([at(40, 500)], 500),
-        ([at(32, 400), at(50, 625), at(31.9, 1), at(50.1, 9000)], 500),
-        ([at(40, 500), at(40, None), at(41, 900, saturated=True), at(39, 90, disturbed=True)], 500),
-        ([at(40, 500), at(40, 90, cut=True)], 500),
-        ([at(40, None)], None),
-        ([at(10, 500)], None),
-        ([], None),
-    ],
-)
-def test_power_is_that_of_whole_runs_near_the_limit(runs: list[LimitRun], watts: float | None) -> None:
-    found = estimate_power(runs, LIMIT)
+@loop_over(("runs", "watts"), TABLES["powers"])
+def test_power_is_that_of_whole_runs_near_the_limit(runs: list[list[Any]], watts: float | None) -> None:
+    measured = [at(load, power_w, **dict.fromkeys(flags, True)) for load, power_w, *flags in runs]
+    found = estimate_power(measured, LIMIT)
     assert (None if found is None else found.value) == (None if watts is None else pytest.approx(watts))
-    assert estimate_power(runs, LimitEstimate(value=None, low=36, high=44)) is None
+    assert estimate_power(measured, LimitEstimate(value=None, low=36, high=44)) is None
 
 
 def test_one_run_has_power_without_an_interval() -> None:

@@ -8,47 +8,14 @@ import numpy as np
 import pytest
 
 from benchmarks.bars import limits_floors
-from benchmarks.bars.limits import CASES, Case, search_virtually, searched, show_evidence
+from benchmarks.bars.limits import CASES, Case, search_virtually, searched
 from benchmarks.simulated.engine import Engine, trial
-from benchmarks.simulated.queue import compute_share_over, waits_s
 from builders.loops import loop_over
-from loadgen.figures.objectives import Objective, judge_objectives
-from loadgen.figures.per_request import MetricOptions
-from loadgen.records.record import Record, Records
+from loadgen.figures.objectives import Objective
 from loadgen.study.series.limit import search
 from loadgen.study.series.limit.search import NextRun, Search
 from loadgen_servers.engine.scheduler import Limits
 from loadgen_servers.engine.step_times import FittedTiming
-
-
-@loop_over(("utilisation", "services"), [(0.5, 2.3), (0.8, 6.7), (0.9, 12.0)])
-def test_the_formula_is_the_share_of_a_long_queue(utilisation: float, services: float) -> None:
-    arrivals_s = np.cumsum(np.random.default_rng(2).exponential(1 / utilisation, 2_000_000))
-    over = float((waits_s(arrivals_s, 1.0) > services).mean())
-    assert compute_share_over(utilisation, services) == pytest.approx(over, rel=0.05)
-
-
-@loop_over("percentile", [50, 90, 99])
-def test_waits_after_bursts_show_what_records_of_them_show(percentile: float) -> None:
-    random = np.random.default_rng(3)
-    arrivals_s = np.cumsum(random.gamma(0.25, 4 * 0.0125, 2000))
-    waits_ns = np.rint(1e9 * waits_s(arrivals_s, 0.01)).astype(np.int64)
-    arrivals_ns = np.rint(1e9 * arrivals_s).astype(np.int64)
-    objective = Objective("ttft", percentile, 150)
-    records = Records.from_records(
-        Record(
-            index, 0, sent_ns, sent_ns, sent_ns + wait_ns, arrival_ns=np.array([sent_ns + wait_ns]),
-            tokens=np.ones(1, np.int64), output_tokens=1,
-        )
-        for index, (sent_ns, wait_ns) in enumerate(zip(arrivals_ns.tolist(), waits_ns.tolist(), strict=True))
-    )  # fmt: skip
-    (shown,) = judge_objectives(records, (objective,), MetricOptions())
-    expected = show_evidence(objective, waits_ns / 1e6)
-    assert (shown.samples, shown.over, shown.batches) == (2000, expected.over, expected.batches)
-    assert (shown.bound, shown.dispersion) == (expected.bound, expected.dispersion)
-    assert shown.value == pytest.approx(expected.value, rel=1e-12)
-    assert shown.over > 0
-    assert shown.dispersion > 2
 
 
 @pytest.mark.long
