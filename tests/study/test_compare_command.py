@@ -242,16 +242,6 @@ def test_two_files_of_one_model_are_two_sides(capsys: pytest.CaptureFixture[str]
     }
 
 
-def test_five_files_of_a_directory_are_repeats(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    for turn, side in enumerate(5 * ("before", "after")):
-        vllm_file(tmp_path / side / f"{turn}.json", 600.0 + turn, result_dir=f"{side}/{turn}", seed=turn)
-    assert rows(capsys, str(tmp_path / "before")) == {"model-8b": (5, 604.0)}
-    assert rows(capsys, str(tmp_path / "before"), str(tmp_path / "after")) == {
-        "model-8b (before)": (5, 604.0),
-        "model-8b (after)": (5, 605.0),
-    }
-
-
 def test_metadata_of_our_own_runs_tells_them_apart(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

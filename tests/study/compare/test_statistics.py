@@ -39,11 +39,8 @@ from loadgen.study.compare.statistics import (
     compute_power,
     compute_separation,
     estimate_in_blocks,
-    estimate_more_runs,
     estimate_more_units,
-    estimate_ratio,
     find_order,
-    judge_family,
     judge_rows,
     pair_units,
 )
@@ -189,28 +186,6 @@ def test_more_runs_do_not_follow_the_effect_and_are_a_thousand_at_most() -> None
 def test_starts_are_one_unit_each_by_geometric_mean() -> None:
     assert average_starts([[2.0, 8.0], [5.0], []]) == pytest.approx([4.0, 5.0])
     assert math.isnan(average_starts([[1.0, 0.0]])[0])
-
-
-@pytest.mark.parametrize("paired", [True, False])
-def test_campaigns_at_once_are_judged_as_one_by_one(paired: bool) -> None:
-    figures = np.random.default_rng(7).lognormal(sigma=0.02, size=(40, 4, 5))
-    figures[:, 1] *= 1.04
-    found = estimate_ratio(figures[:, 1:], figures[:, :1], paired=paired)
-    rows = judge_family(found, 0.02, 0.05)
-    more = estimate_more_runs(found, 5, rows=3, margin=0.02, alpha=0.05)
-    said = np.select([rows.equivalent, rows.differs & (found.log_ratio > 0), rows.differs], [0, 1, 2], 3)
-    calls = [Decision.EQUIVALENT, Decision.FASTER, Decision.SLOWER, Decision.UNDECIDED]
-    for campaign, arms in enumerate(figures.tolist()):
-        one = [told(row, arms[0], paired=paired) for row in arms[1:]]
-        judged = judge_rows(one, 0.02, 0.05)
-        assert [each.call for each in judged] == [calls[at] for at in said[campaign]]
-        assert [each.p_adjusted for each in judged] == pytest.approx(rows.p[campaign], rel=1e-9)
-        asked = [each.more_runs for each in judged if each.call is Decision.UNDECIDED]
-        assert asked == more[campaign][said[campaign] == 3].tolist()
-    assert {call for call in calls if (said == calls.index(call)).any()} >= {
-        Decision.FASTER,
-        Decision.UNDECIDED,
-    }
 
 
 NAN = math.nan

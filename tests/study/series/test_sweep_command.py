@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -255,25 +254,11 @@ def test_the_latest_sweep_is_taken_only_if_it_is_the_same(words: tuple[str, ...]
         sweep_command.resume_sweep(request(*words), store.directory)
 
 
-def data(*lens: int) -> str:
-    rows = [json.dumps({"prompt": f"tell me of {length}", "output_tokens": length}) for length in lens]
-    return "".join(f"{row}\n" for row in rows)
-
-
-CHANGES: list[tuple[str, str, str, tuple[str, ...]]] = [
-    ("d.jsonl", data(4, 5), data(4, 6), ("--dataset-path", "d.jsonl", "--concurrency", "1,2")),
-    ("d.jsonl", data(4, 5), data(4, 6), ("--vary", "dataset_path=d.jsonl,e.jsonl")),
-    ("h.csv", "8,1\n", "8,1\n9,1\n", ("--input-dist", "histogram:h.csv", "--concurrency", "1,2")),
-    ("p.toml", "num_prompts = 2", "num_prompts = 9", ("--profile", "./p.toml", "--vary", "input_len=8,9")),
-    ("p.toml", "input_len = 20\n", "input_len = 21\n", ("--profile", "./p.toml", "--concurrency", "1,2")),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "before", "after", "words"), CHANGES)
+@pytest.mark.parametrize(("name", "before", "after", "words"), TABLES["changes"])
 def test_a_file_that_changed_makes_another_sweep(
-    name: str, before: str, after: str, words: tuple[str, ...]
+    name: str, before: str, after: str, words: list[str]
 ) -> None:
-    Path("e.jsonl").write_text(data(3))
+    Path("e.jsonl").write_text('{"prompt": "tell me of 3", "output_tokens": 3}\n')
     Path(name).write_text(before)
     fixed = request("--preset", "instant", *words).fixed
     assert request("--preset", "instant", *words).fixed == fixed

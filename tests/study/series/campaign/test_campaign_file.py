@@ -91,18 +91,6 @@ def test_the_shipped_campaigns_are_sound(name: str, monkeypatch: pytest.MonkeyPa
     assert {variable for arm in made for variable in arm.missing} <= {"MODELS", "JETSON_VLLM_IMAGE"}
 
 
-def test_the_thor_page_is_whole() -> None:
-    file = campaign_file.load_campaign(campaign_file.locate_campaign("qwen3-thor"))
-    names = [row.name for row in file.checkpoints]
-    eight = ["", "-FP8", "-FP4", "-GPTQ-Int4", "-GPTQ-Int8", "-AWQ", "-Int4-W4A16", "-Int8-W8A16", "-GGUF"]
-    coder = ["FP8", "AWQ-8bit", "AWQ-4bit", "Int4-W4A16"]
-    assert names == [
-        *(f"Qwen3-8B{quantization}" for quantization in eight),
-        *("Qwen3-32B-AWQ", "Qwen3-30B-A3B", "Qwen3-30B-A3B-FP8"),
-        *(f"Qwen3-Coder-30B-A3B-Instruct-{quantization}" for quantization in coder),
-    ]
-
-
 def test_the_h20_ladder_has_every_row_of_the_page() -> None:
     from loadgen.features.roofline.models import split_name
     from loadgen.study.speed.speed_rows import read_speed_csv
