@@ -1,4 +1,4 @@
-"""Groups and pairs: what is compared with what, and which values are units."""
+"""Groups and pairs: what is compared with what, which values are units, and what labels tell runs apart."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from builders.loops import loop_over, read_tables
 from loadgen.facts.run_facts import Server
 from loadgen.plan import profile
 from loadgen.report.load_identity import Load
+from loadgen.study import labels
 from loadgen.study.compare import run_groups, statistics
 from loadgen.study.compare.statistics import ONE_START, STARTS_UNREPORTED, Units
 from loadgen.study.run_summary import Reported
@@ -182,3 +183,28 @@ def test_what_was_named_apart_or_labelled_otherwise_is_no_repeat(
 ) -> None:
     """Places, clients, engines and labels under one load tell sides apart; a sweep's points need none."""
     assert run_groups.name_rows([read(**each) for each in given]) == names
+
+
+@loop_over(("title", "cells"), TABLES["labels"])
+def test_a_setting_or_a_name_is_a_label(title: str, cells: list[str]) -> None:
+    assert labels.is_label(title, cells)
+
+
+@loop_over(("title", "cells"), TABLES["no_labels"])
+def test_what_is_measured_or_of_its_run_alone_is_none(title: str, cells: list[str]) -> None:
+    assert not labels.is_label(title, cells)
+
+
+def test_the_labels_of_a_document_are_its_settings_at_any_depth() -> None:
+    assert labels.read_labels(TABLES["document"], {"max_concurrency"}) == TABLES["of_document"]
+
+
+def test_short_flags_of_a_command_are_labels_and_leave_its_words() -> None:
+    command = "vllm serve m -tp 2 --eager -x=1 --low -1"
+    assert labels.read_flag_labels(command) == {"tp": "2", "eager": "on", "x": "1", "low": "-1"}
+    assert labels.strip_flags(command) == "vllm serve m"
+    assert dict(labels.pair_flags(command.split())) == {"eager": "-x=1", "low": "-1"}
+    assert labels.read_labels({"cmd": "vllm serve m -tp 2", "note": "a -b"}) == {
+        "cmd.tp": "2",
+        "note": "a -b",
+    }

@@ -1,4 +1,4 @@
-"""A grid: the points in their order, how long each is, and what is no sweep."""
+"""A grid: the points in their order, how long each is, what is no sweep, and the varied flags of a server."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ from builders.loops import loop_over, read_tables
 from loadgen.base.errors import UsageError
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
+from loadgen.settings.validation import ServerSettings
 from loadgen.study.series import grid
 from loadgen.study.series.grid import Variation
+from loadgen.study.series.point_runs import (
+    overlay_settings,
+)
+from loadgen.study.series.series_store import strip_resume
 
 TABLES = read_tables("grid")
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
@@ -142,3 +147,23 @@ def test_a_keys_values_have_the_keys_type(key: str, text: str, expected: list[ob
 def test_a_comma_parts_no_value_that_may_hold_one(key: str, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         grid.parse_field_values(key, text)
+
+
+@loop_over(("serve", "expected"), TABLES["flags"])
+def test_a_varied_flag_is_a_setting_of_ours_or_the_engines(
+    serve: dict[str, str], expected: dict[str, object]
+) -> None:
+    asked = ServerSettings(arguments=("--a",))
+    found, before = overlay_settings(asked, serve).model_dump(mode="json"), asked.model_dump(mode="json")
+    assert found == before | expected
+
+
+@loop_over(("serve", "message"), TABLES["refused_flags"])
+def test_a_varied_flag_that_is_not_valid_is_refused(serve: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=f"^{message}"):
+        overlay_settings(ServerSettings(), serve)
+
+
+@loop_over(("words", "expected"), TABLES["commands"])
+def test_a_series_is_begun_again_and_not_resumed(words: str, expected: str) -> None:
+    assert strip_resume(words.split()) == expected.split()
