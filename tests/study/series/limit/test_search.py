@@ -10,33 +10,16 @@ import pytest
 from msgspec.structs import replace
 
 from builders import made_searches
-from builders.loops import loop_over
-from builders.made_searches import LIMITS, RATE, STREAMS, trial
+from builders.loops import loop_over, read_tables
+from builders.made_searches import RATE, STREAMS, trial
 from loadgen.figures.objectives import Objective, ObjectiveEvidence
 from loadgen.study.limit_record import LimitEstimate, SearchEnd
 from loadgen.study.series.limit.edge import EdgeFit, EdgePoint, fit_edge
 from loadgen.study.series.limit.search import NextRun, Search, Trial
 
+TABLES = read_tables("search")
+
 STORED = made_searches.read_stored()
-TRUE = (
-    {
-        f"{search.axis} {limit:g}": ("within", limit, 0.05)
-        for search, limits in LIMITS.items()
-        for limit in limits
-    }
-    | {
-        f"{search.axis}, {what}": (ended, limit, 0.06)
-        for search in (RATE, STREAMS)
-        for what, ended, limit in (
-            ("client limited", "client-limited", 10),
-            ("invalid", "within", 10),
-            ("saturated", "within", 10),
-            ("client below the server", "client-limited", 400),
-            ("disturbed twice", "within", 48),
-        )
-    }
-    | {"two objectives": ("within", 20, 0.05), "a cold server": ("most-runs", 100, 0.05)}
-)
 
 
 def search_after(search: Search, *trials: Trial) -> Search:
@@ -64,9 +47,9 @@ def test_a_search_goes_as_it_is_stored(name: str) -> None:
     assert ended in get_args(SearchEnd)
 
 
-@loop_over("name", TRUE)
-def test_what_is_stored_is_near_the_truth(name: str) -> None:
-    found, (ended, limit, near) = STORED[name], TRUE[name]
+@loop_over(("name", "truth"), TABLES["truths"].items())
+def test_what_is_stored_is_near_the_truth(name: str, truth: list[Any]) -> None:
+    found, (ended, limit, near) = STORED[name], truth
     value, low, high = found["limit"]
     assert found["ended"] == ended
     if ended == "client-limited":
