@@ -15,8 +15,6 @@ from loadgen.plan.planned_requests import Waits
 from loadgen.plan.request_sources import ModelTarget, Seed
 
 EXCERPTS = Path(__file__).parents[1] / "data" / "traces"
-MOONCAKE = EXCERPTS / "mooncake_conversation.jsonl"
-AZURE = EXCERPTS / "azure_2023_conv.csv"
 WEKA_AGENTS = EXCERPTS / "weka_agents.jsonl"
 TRACELAB = EXCERPTS / "tracelab_rounds.jsonl"
 OTEL_GENAI = EXCERPTS / "otel_genai.jsonl"
