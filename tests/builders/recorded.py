@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,9 @@ APIS: dict[str, Dialect] = {
 RESPONSES = Path(__file__).parents[1] / "data" / "responses"
 OFFSET_NS = 1_000_000_000_000  # CLOCK_REALTIME minus CLOCK_MONOTONIC of every capture made here
 LAG_NS = 250  # by which every user-space stamp is late
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+)
 EVENT = re.compile(rb".*?\n\n", re.DOTALL)
 TIMED = re.compile(r" *([\d.]+) ms len= *\d+ (b['\"].*)")
 
@@ -74,6 +77,11 @@ def decode(name: str, data: list[bytes], at_ns: list[int] | None = None, **more:
     keep_text = more.pop("keep_text", False)
     decoder = Decoder(_dialect(name), streamed="nostream" not in name, keep_text=keep_text)
     return decoder.decode(capture(data, at_ns, **more))
+
+
+def decode_events(api: str, events: Iterable[bytes]) -> Record:
+    """The Record of a stream of these events, with its text, each in a chunk and a read of its own."""
+    return decode(api, [STREAM_HEAD, *map(chunk, events), b"0\r\n\r\n"], keep_text=True)
 
 
 def values(record: Record) -> dict[str, Any]:

@@ -25,15 +25,11 @@ TEXT = ".decimalserteneric.skipTestETHODON"
 SENT = sent("sglang-0.5.23/generate_stream")
 WORDS = "HTdbzeRe.partial_of Only dictionaryLIN.warn(kancy"
 DONE = b"data: [DONE]\n\n"
-HEAD = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
-)
 
 
 def decode(messages: list[dict[str, Any]], *more: bytes) -> Record:
     datas = [b"data: %b\n\n" % msgspec.json.encode(message) for message in messages]
-    reads = [HEAD, *(recorded.chunk(data) for data in (*datas, *more, DONE)), b"0\r\n\r\n"]
-    return recorded.decode("generate", reads, keep_text=True)
+    return recorded.decode_events("generate", (*datas, *more, DONE))
 
 
 def without_ids(message: dict[str, Any]) -> dict[str, Any]:
@@ -188,6 +184,6 @@ def test_so_are_they_of_openais_api_before_the_usage(written: bytes, counts: tup
     usage = b'{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":12}}'
     messages = [text, b'{"choices":[],"usage":null,"sglext":%b}' % written, usage]
     events = b"".join(b"data: %b\n\n" % message for message in messages) + DONE
-    record = recorded.decode("completions", [HEAD, recorded.chunk(events), b"0\r\n\r\n"])
+    record = recorded.decode_events("completions", [events])
     assert (record.failure, record.output_tokens) == (None, 12)
     assert (record.server_drafts, record.server_accepted_tokens) == counts

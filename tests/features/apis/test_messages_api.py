@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from builders import recorded
-from builders.data_files import jsonl
 from builders.loops import loop_over, read_tables
 from loadgen.base.errors import UsageError
 from loadgen.base.structs import replace
@@ -16,7 +15,7 @@ from loadgen.base.urls import ApiPlace, choose_key_headers, parse_base_url
 from loadgen.engines.engines import ENGINES
 from loadgen.features.apis.messages_api import Messages, convert_body
 from loadgen.plan import plan, profile
-from loadgen.plan.plan import Plan, list_api_headers
+from loadgen.plan.plan import list_api_headers
 from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.records.record import Record
 from loadgen.run.command.credentials import collect_credentials
@@ -25,9 +24,6 @@ from loadgen.transport.failure import FailureKind
 
 TABLES = read_tables("messages_api")
 
-HEAD = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
-)
 Event = dict[str, Any]
 
 
@@ -36,14 +32,9 @@ def named(event: Event) -> bytes:
 
 
 def begin(**usage: int) -> Event:
-    message: Event = {
-        "id": "msg_1",
-        "type": "message",
-        "role": "assistant",
-        "content": [],
-        "stop_reason": None,
-    }
-    return {"type": "message_start", "message": {**message, "usage": {"output_tokens": 1, **usage}}}
+    message: Event = {"id": "msg_1", "type": "message", "role": "assistant", "content": []}
+    own = {"stop_reason": None, "usage": {"output_tokens": 1, **usage}}
+    return {"type": "message_start", "message": {**message, **own}}
 
 
 def delta(**added: Any) -> Event:
@@ -67,8 +58,7 @@ HELLO, CALL, THOUGHT, SEARCHED = (TABLES[name] for name in ("hello", "call", "th
 
 
 def decode(events: list[Event], *more: bytes) -> Record:
-    reads = [HEAD, *(recorded.chunk(data) for data in (*map(named, events), *more)), b"0\r\n\r\n"]
-    return recorded.decode("messages", reads, keep_text=True)
+    return recorded.decode_events("messages", (*map(named, events), *more))
 
 
 @loop_over(("name", "prompt", "cached", "tokens", "text"), TABLES["recorded"])
@@ -80,13 +70,6 @@ def test_recorded_answers_have_all_prompt_and_cached_tokens(
     assert (record.input_tokens, record.cached_tokens) == (prompt, cached)
     assert (record.usage, record.text) == (True, text)
     assert record.tokens.tolist() == tokens
-
-
-def test_a_recorded_call_counts_its_name_and_arguments_as_tokens() -> None:
-    name = "vllm-0.32/messages_tool_stream"
-    record = recorded.decode(name, recorded.reads(name), keep_text=True)
-    assert (record.failure, record.finish_reason, record.output_tokens) == (None, "length", 64)
-    assert str(record.text).startswith("get_weather[")
 
 
 def test_a_recorded_answer_has_the_times_of_its_texts() -> None:
@@ -221,42 +204,14 @@ def test_a_chat_body_is_one_of_messages(chat: dict[str, Any], messages: dict[str
     )
 
 
-SMALL = {
-    "turns": 2,
-    "num_sessions": 2,
-    "input_len": 8,
-    "output_len": 5,
-    "max_concurrency": 2,
-    "prefix_len": 6,
-}
-API = {"backend": "anthropic-messages"}
 VERSION = {"anthropic-version": "2023-06-01"}
 ANTHROPIC = "https://api.anthropic.com"
 
 
-def made(endpoint: str | None = None, **keys: Any) -> Plan:
-    target = ModelTarget(ENGINES[0], "m", endpoint=endpoint)
-    return plan.make(profile.build({**SMALL, **API, **keys}), target, Seed(1, chosen=True))
-
-
-def test_turns_have_their_system_prompt_apart_and_their_limit() -> None:
-    of, chat = made(temperature=0.5, top_k=3), made(backend="openai-chat")
-    assert (of.path, of.dialect) == ("/v1/messages", Messages())
-    system, *history = chat.payload(1)["messages"]
-    assert of.payload(1) == {
-        "model": "m",
-        "max_tokens": 5,
-        "system": system["content"],
-        "messages": history,
-        "temperature": 0.5,
-        "top_k": 3,
-        "stream": True,
-    }
-    assert of.notes[-1:] == (
-        "ignore_eos is not sent: /v1/messages has no such field, so responses may be shorter",
-    )
+def test_ignore_eos_is_refused_by_every_engine() -> None:
+    keys = {"backend": "anthropic-messages", "input_len": 8, "output_len": 5, "max_concurrency": 1}
+    of = plan.make(profile.build({**keys, "num_prompts": 1}), ModelTarget(ENGINES[0], "m"), Seed(1))
     assert of.refuses_ignore_eos(ENGINES[0])
-    assert made(ignore_eos=False).notes == of.notes[:-1]
 
 
 @loop_over(("engine", "noted"), [(engine.name, engine.name == "SGLang") for engine in ENGINES])
@@ -265,29 +220,6 @@ def test_what_sglang_does_not_count_is_a_note(engine: str, noted: bool) -> None:
     assert [note.startswith("in /v1/messages SGLang names cached tokens only") for note in notes] == [
         True
     ] * noted
-
-
-def test_recorded_conversations_have_tools_in_its_form(tmp_path: Any) -> None:
-    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-    rows = [
-        {"conversation_id": "a", "turn": 1, "role": "user", "content": "q", "tools": [tool], "max_tokens": 7},
-        {"conversation_id": "a", "turn": 2, "role": "assistant", "content": "r"},
-    ]
-    keys: dict[str, Any] = {"dataset_path": jsonl(tmp_path, rows), "turns": None, "prefix_len": 0}
-    keys |= {"num_sessions": None, "ignore_eos": False}
-    assert made(**keys).payload(0) == {
-        "model": "m",
-        "max_tokens": 7,
-        "messages": [{"role": "user", "content": "q"}],
-        "tools": [{"name": "f", "input_schema": {"type": "object"}}],
-        "stream": True,
-    }
-    del rows[0]["max_tokens"]
-    keys["dataset_path"] = jsonl(tmp_path, rows)
-    with pytest.raises(
-        UsageError, match="needs a limit to each response, and some have none: pass --output-len"
-    ):
-        made(**keys)
 
 
 @loop_over(

@@ -14,9 +14,6 @@ from loadgen.transport.failure import Failure, FailureKind
 
 TABLES = read_tables("responses_api")
 
-HEAD = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
-)
 USAGE = {
     "input_tokens": 9,
     "input_tokens_details": {"cached_tokens": 4},
@@ -48,7 +45,7 @@ def decode(events: list[dict[str, Any]], named: bool = True) -> Record:
         lines = [
             b"event: %b\n" % event["type"].encode() + line for event, line in zip(events, lines, strict=True)
         ]
-    return recorded.decode("responses", [HEAD, *map(recorded.chunk, lines), b"0\r\n\r\n"], keep_text=True)
+    return recorded.decode_events("responses", lines)
 
 
 @loop_over(("name", "prompt", "cached", "tokens", "thought", "text"), TABLES["streams"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from builders import recorded
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from fakes.scripted_server import (
     HEAD,
     LAST,
@@ -48,6 +48,7 @@ from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.report import run_directory
 from loadgen.server.exchange import ServerAddress
 
+TABLES = read_tables("greedy_answers")
 TOKENIZER = str(Path(__file__).parents[2] / "data" / "tokenizer")
 VLLM, SGLANG, TRANSFORMERS, LLAMA = (
     next(engine for engine in engines.ENGINES if engine.name == name)
@@ -340,20 +341,7 @@ def test_a_secret_that_the_server_repeats_is_hidden() -> None:
 
 
 # As small instruct models go on, greedily.
-HEALTHY = (
-    " Paris. It is located in the north of the country on the river Seine.",
-    " Au, from the Latin word aurum. It has the atomic number 79.",
-    " question: Whether 'tis nobler in the mind to suffer the slings and arrows",
-    " 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20",
-    " Thursday, Friday, Saturday, Sunday. There are seven days in a week.",
-    " 6\n2 + 7 = 9\n8 + 1 = 9\n4 + 4 = 8",
-    " a + b\n\ndef subtract(a, b):\n    return a - b\n\nprint(add(1, 2))",
-    ' i++) {\n        sum += array[i];\n    }\n    printf("%d", sum);',
-    ' "New York", "hobbies": ["reading", "hiking"], "married": false}',
-    "北京，位于华北平原的北部，是中国的政治和文化中心。",  # noqa: RUF001
-    " Berlin. Die Stadt hat etwa 3,7 Millionen Einwohner und liegt an der Spree.",
-    " girl named Lily. She lived in a small house near the edge of a big forest.",
-)
+HEALTHY = TABLES["healthy"]
 LOOP = " the the the the the the the the the the the the the the the the"
 SENTENCES = " It is big. It is big. It is big. It is big. It is big. It is big. It is big."
 BANGS = "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!"
@@ -377,33 +365,11 @@ def with_ids(*ids: Sequence[int], cut: str = "") -> Fingerprint:
     return Fingerprint(version=1, answers=tuple(answers))
 
 
-FLAWS: list[tuple[dict[str, Any], Flaw | None]] = [
-    *(({"text": text}, None) for text in HEALTHY),
-    ({"text": BANGS}, Flaw.NOISE),  # NaN logits make id 0, which is ! in many
-    ({"text": "", "token_ids": [0] * 48}, Flaw.NOISE),  # id 0 that is no text
-    ({"text": "ab" * 24, "token_ids": [17] * 48}, Flaw.NOISE),
-    ({"text": "\ufffd" * 20 + "ab"}, Flaw.NOISE),
-    ({"text": "中国\ufffd是一个国家"}, None),  # one character cut in two
-    ({"text": "!!!"}, None),
-    ({"text": "", "token_ids": [2]}, Flaw.EMPTY),  # an end of sequence alone
-    ({"text": "\n \n\t\n\n  \n \n"}, Flaw.EMPTY),
-    ({"text": LOOP}, Flaw.LOOP),
-    ({"text": SENTENCES}, Flaw.LOOP),
-    ({"text": "我爱你" * 12}, Flaw.LOOP),
-    ({"text": "x", "token_ids": [9, 8, 7, 6] + [1, 2, 3] * 10}, Flaw.LOOP),
-    ({"text": "x", "token_ids": list(range(24)) + [5, 6] * 5}, None),  # two at the very end
-    ({"text": SALAD}, None),  # it does not show by itself
-    ({"text": BANGS, "failure": "timeout: x"}, None),
-    ({"text": "", "cut": "no time"}, None),  # before its first token
-    ({"text": LOOP, "cut": "no time"}, Flaw.LOOP),
-]
-
-
-@loop_over(("answer", "found"), FLAWS)
+@loop_over(("answer", "found"), [*(({"text": text}, None) for text in HEALTHY), *TABLES["flaws"]])
 def test_an_answer_is_one_or_it_is_known_what_it_is_instead(
-    answer: dict[str, Any], found: Flaw | None
+    answer: dict[str, Any], found: str | None
 ) -> None:
-    assert find_flaw(GreedyAnswer(prompt="p", **answer)) is found
+    assert find_flaw(GreedyAnswer(prompt="p", **answer)) is (None if found is None else Flaw[found])
 
 
 LOOPING = "outputs are a few tokens repeated to the end"
