@@ -71,11 +71,11 @@ def test_each_profile_of_a_command_has_the_headers_of_its_api(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     heads: dict[str, set[bool]] = {"/v1/messages": set(), "/v1/chat/completions": set()}
-    words = list[str]()
+    profiles = list[str]()
     for number, backend in enumerate(backends):
         path = tmp_path / f"p{number}.toml"
         path.write_text(f'backend = "{backend}"\n{BODY}prompt_format = "words"\n')
-        words.append(str(path))
+        profiles.append(str(path))
     hosted = HostedApi()
 
     def answer(asked: Asked) -> Answer:
@@ -84,26 +84,14 @@ def test_each_profile_of_a_command_has_the_headers_of_its_api(
             return hosted(asked)
         heads[path] |= {"anthropic-version: " in head, f"x-api-key: {KEY}" in head}
         prompt = 5 + len(msgspec.json.decode(asked.body)["messages"][0]["content"].split())
-        said = [{"type": "text", "text": "a"}]
         usage = {"input_tokens": prompt, "prompt_tokens": prompt, "output_tokens": 3, "completion_tokens": 3}
-        choice = {"index": 0, "message": {"content": "a"}, "finish_reason": "length"}
-        own = {"type": "message", "content": said, "stop_reason": "max_tokens"}
-        body = {**(own if path == "/v1/messages" else {"choices": [choice]}), "usage": usage}
-        return Answer([whole(msgspec.json.encode(body))])
+        body = {"type": "message", "content": [{"type": "text", "text": "a"}], "stop_reason": "max_tokens"}
+        if path != "/v1/messages":
+            body = {"choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "length"}]}
+        return Answer([whole(msgspec.json.encode({**body, "usage": usage}))])
 
+    words = ["bench", "--quiet", "--run-dir", "runs", "--profile", ",".join(profiles)]
     with VirtualServing(answer) as server:
-        code = cli.main(
-            [
-                "bench",
-                "--quiet",
-                "--base-url",
-                server.base_url,
-                "--profile",
-                ",".join(words),
-                "--run-dir",
-                "runs",
-            ]
-        )
-    assert code == 0
+        assert cli.main([*words, "--base-url", server.base_url]) == 0
     assert len(list((tmp_path / "runs").iterdir())) == len(backends)
     assert heads == {"/v1/messages": {True}, "/v1/chat/completions": {False}}

@@ -12,7 +12,6 @@ from builders import recorded
 from builders.loops import loop_over
 from loadgen.features.apis.generate_api import Generate
 from loadgen.records.record import UNKNOWN, Record
-from loadgen.transport.failure import FailureKind
 
 
 def sent(name: str) -> list[dict[str, Any]]:
@@ -79,14 +78,6 @@ def test_a_messages_tokens_are_how_much_the_running_count_grew(
     assert (record.usage, record.exact_tokens, record.output_tokens) == (True, True, sum(tokens))
     assert (record.input_tokens, record.cached_tokens) == (5, 4)
     assert record.finish_reason == messages[-1]["meta_info"]["finish_reason"]["type"]
-
-
-def test_what_came_before_a_malformed_message_is_kept() -> None:
-    record = decode(SENT[:3], b'data: {"text":\n\n')
-    assert record.failure is not None
-    assert record.failure.kind is FailureKind.MALFORMED
-    assert record.failure.detail.startswith("event 4: ")
-    assert (record.tokens.tolist(), record.text) == ([1] * 3, SENT[2]["text"])
 
 
 @pytest.mark.parametrize(

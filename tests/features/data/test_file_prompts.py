@@ -11,7 +11,6 @@ import pytest
 
 from builders.data_files import jsonl
 from builders.drop_in import TOKENIZER
-from loadgen import cli
 from loadgen.base.errors import MeasureError
 from loadgen.engines.engines import ENGINES
 from loadgen.features.data import file_prompts
@@ -85,11 +84,3 @@ def test_a_prompt_that_is_too_long_is_named_before_it_is_sent(tmp_path: Path) ->
     path = jsonl(tmp_path, [*ROWS, {"prompt": "many words " * 50, "output_tokens": 10}])
     with pytest.raises(MeasureError, match=r"1 request needs more tokens than the 90 .*data.jsonl row 5\)"):
         acceptance.check_lengths(planned(path), 90)
-
-
-def test_loadgen_data_shows_the_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("transformers", reason="the tokenizer extra is not installed")
-    path = jsonl(tmp_path, ROWS[1:2])
-    assert cli.main(["data", path, "--tokenizer", str(TOKENIZER)]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("prompts ")]
-    assert line.endswith(" tokens each")

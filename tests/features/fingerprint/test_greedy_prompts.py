@@ -366,9 +366,7 @@ def with_ids(*ids: Sequence[int], cut: str = "") -> Fingerprint:
 
 
 @loop_over(("answer", "found"), [*(({"text": text}, None) for text in HEALTHY), *TABLES["flaws"]])
-def test_an_answer_is_one_or_it_is_known_what_it_is_instead(
-    answer: dict[str, Any], found: str | None
-) -> None:
+def test_an_answer_is_one_or_has_a_flaw(answer: dict[str, Any], found: str | None) -> None:
     assert find_flaw(GreedyAnswer(prompt="p", **answer)) is (None if found is None else Flaw[found])
 
 

@@ -21,18 +21,10 @@ TABLES = read_tables("image_sizes")
 RNG = np.random.default_rng
 
 
-@loop_over(
-    ("text", "sizes", "shares"),
-    [
-        ("1024x768", ((1024, 768),), (1.0,)),
-        (" 640 x 480 ", ((640, 480),), (1.0,)),
-        ("640x480, 1024x768", ((640, 480), (1024, 768)), (0.5, 0.5)),
-        ("640x480 70%, 1024x768 30%", ((640, 480), (1024, 768)), (0.7, 0.3)),
-        ("1x1 0.25,8192x8192 0.75", ((1, 1), (8192, 8192)), (0.25, 0.75)),
-    ],
-)
-def test_sizes_and_their_shares(text: str, sizes: Any, shares: Any) -> None:
-    assert parse_sizes(text) == ImageSizes(sizes, shares)
+@loop_over(("text", "sizes", "shares"), TABLES["sizes"])
+def test_sizes_and_their_shares(text: str, sizes: list[list[int]], shares: list[float]) -> None:
+    expected = ImageSizes(tuple((width, height) for width, height in sizes), tuple(shares))
+    assert parse_sizes(text) == expected
 
 
 def test_distributions_give_64_sizes_within_their_bounds() -> None:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.provocations import exposed
 from builders.required import require
 from fakes.scripted_server import PATIENCE_S, Answer, Asked, ScriptedServer, closed_port, whole
@@ -31,14 +31,8 @@ def stack() -> Iterator[ExitStack]:
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is waited for comes soon."""
-    soon = {
-        "_FIRST_S": 0.0,
-        "_EVERY_S": 0.02,
-        "SAMPLING_SHARE": 1.0,
-        "_BETWEEN_S": 0.0,
-        "_SCRAPES_PER_S": 1000,
-    }
-    for name, value in soon.items():
+    soon = {"_FIRST_S": 0.0, "_EVERY_S": 0.02, "SAMPLING_SHARE": 1.0, "_BETWEEN_S": 0.0}
+    for name, value in {**soon, "_SCRAPES_PER_S": 1000}.items():
         monkeypatch.setattr(scraper, name, value)
 
 
@@ -100,6 +94,8 @@ def test_a_url_without_metrics_ends_the_command(path: str, body: bytes, message:
         server = serving(stack, {path: body})
         with pytest.raises(MeasureError, match=f"--metrics-url decode={server.base_url}: {message}"):
             joined(f"decode={server.base_url}")
+    with pytest.raises(MeasureError, match=r"--metrics-url worker=http.*: /metrics does not answer"):
+        joined(f"worker=http://127.0.0.1:{closed_port()}")
 
 
 def test_a_url_that_is_found_to_be_another_one_is_refused(stack: ExitStack) -> None:
@@ -111,11 +107,6 @@ def test_a_url_that_is_found_to_be_another_one_is_refused(stack: ExitStack) -> N
 def test_ten_mebibytes_of_others_names_are_read(stack: ExitStack) -> None:
     server = serving(stack, {"/metrics": exposed(3, 15) + b"other_total 1\n" * 800_000})
     assert joined(f"worker={server.base_url}").scrape_before() == ""
-
-
-def test_a_url_that_nobody_answers_ends_the_command() -> None:
-    with pytest.raises(MeasureError, match=r"--metrics-url worker=http.*: /metrics does not answer"):
-        joined(f"worker=http://127.0.0.1:{closed_port()}")
 
 
 def test_one_that_ends_in_the_run_keeps_its_last_counters(stack: ExitStack) -> None:
@@ -144,21 +135,7 @@ def test_one_that_ends_in_the_run_keeps_its_last_counters(stack: ExitStack) -> N
 A, B = "worker=http://a:8000", "worker=http://b:8000"
 
 
-@loop_over(
-    ("texts", "names", "paths"),
-    [
-        ([A, "router=http://r:29000/metrics"], ["a:8000", "r:29000"], ["", "/metrics"]),
-        (["prefill=http://10.0.0.1", "decode=https://10.0.0.2"], ["10.0.0.1:80", "10.0.0.2:443"], ["", ""]),
-        (["worker=http://d-0.vllm.svc:8000/"], ["d-0:8000"], [""]),
-        (["worker=http://d-0.x:1", "worker=http://d-0.y:1"], ["d-0.x:1", "d-0.y:1"], ["", ""]),
-        (
-            ["worker=http://a:1/x/metrics", "worker=http://a:1/y/metrics?z=1"],
-            ["a:1#1", "a:1#2"],
-            ["/x/metrics", "/y/metrics?z=1"],
-        ),
-        ([" worker=http://[::1]:8000 "], ["[::1]:8000"], [""]),
-    ],
-)
+@loop_over(("texts", "names", "paths"), read_tables("metrics_urls")["names"])
 def test_each_has_a_role_a_short_name_and_its_own_path(
     texts: list[str], names: list[str], paths: list[str]
 ) -> None:
