@@ -1,8 +1,13 @@
-"""Recorded responses of real servers (`tests/data/responses`) as the reads of a socket, and as captures."""
+"""Recorded responses of real servers (`tests/data/responses`) as the reads of a socket, and as captures.
+
+`python tests/builders/recorded.py` stores again in tests/features/recorded_answers.json what is read of those
+in the APIs next to chat: look at what has changed.
+"""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,7 +19,7 @@ from loadgen.features.apis.generate_api import Generate
 from loadgen.features.apis.messages_api import Messages
 from loadgen.features.apis.responses_api import Responses
 from loadgen.records.decode import Decoder
-from loadgen.records.record import Record
+from loadgen.records.record import UNKNOWN, Record
 from loadgen.transport.capture import Capture, join_reads
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import DIALECTS, Dialect
@@ -24,6 +29,8 @@ APIS: dict[str, Dialect] = {
 }  # fmt: skip
 RESPONSES = Path(__file__).parents[1] / "data" / "responses"
 OFFSET_NS = 1_000_000_000_000  # CLOCK_REALTIME minus CLOCK_MONOTONIC of every capture made here
+STORED = Path(__file__).parents[1] / "features" / "recorded_answers.json"
+_OF_READS = ("index", "slot", "intended_ns", "sent_ns", "end_ns", "reads", "lag_sum_ns", "lag_max_ns")
 LAG_NS = 250  # by which every user-space stamp is late
 STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -84,6 +91,15 @@ def decode_events(api: str, events: Iterable[bytes]) -> Record:
     return decode(api, [STREAM_HEAD, *map(chunk, events), b"0\r\n\r\n"], keep_text=True)
 
 
+def describe(name: str) -> dict[str, Any]:
+    """What is read of a recorded answer, without the times of its reads and what it lacks."""
+    record = decode(name, reads(name), keep_text=True)
+    found = {key: value for key, value in values(record).items() if key not in _OF_READS}
+    if record.failure is not None:
+        found["failure"] = [record.failure.kind.value, record.failure.detail]
+    return {key: value for key, value in found.items() if value not in (UNKNOWN, None, [], "", 0)}
+
+
 def values(record: Record) -> dict[str, Any]:
     """A record's fields, so that two records can be compared."""
     fields = {name: getattr(record, name) for name in Record.__struct_fields__}
@@ -103,3 +119,15 @@ def outcome(record: Record) -> tuple[FailureKind | None, str, int, int, bool]:
     """Failure, finish reason, input and output tokens, whether each message's tokens are known."""
     kind = record.failure.kind if record.failure else None
     return kind, record.finish_reason, record.input_tokens, record.output_tokens, record.exact_tokens
+
+
+def main() -> None:
+    """Store what is read of each answer again."""
+    paths = sorted(path.relative_to(RESPONSES).with_suffix("") for path in RESPONSES.rglob("*.txt"))
+    names = [name for name in map(str, paths) if api_of(name) in ("generate", "responses", "messages")]
+    lines = (f"{json.dumps(name)}: {json.dumps(describe(name), ensure_ascii=False)}" for name in names)
+    STORED.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

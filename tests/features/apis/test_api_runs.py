@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from builders import recorded
 from builders.loops import loop_over
 from fakes.hosted_api import KEY, HostedApi
 from fakes.scripted_server import Answer, Asked, whole
@@ -17,6 +18,7 @@ from fakes.virtual_serving import VirtualServing, virtual_engines
 from loadgen import cli
 from loadgen.records.record import Records
 from loadgen.report.run_directory import ARRIVALS, RESULT
+from loadgen.transport.failure import Failure, FailureKind
 
 WORDS = """bench --quiet --preset h20/qwen3-8b-fp8 --random-input-len 64 --random-output-len 16 --seed 1
     --max-concurrency 2 --num-warmups 0"""
@@ -95,3 +97,16 @@ def test_each_profile_of_a_command_has_the_headers_of_its_api(
         assert cli.main([*words, "--base-url", server.base_url]) == 0
     assert len(list((tmp_path / "runs").iterdir())) == len(backends)
     assert heads == {"/v1/messages": {True}, "/v1/chat/completions": {False}}
+
+
+NOT_STREAMED = "one JSON body where a stream was requested"
+RECORDED: dict[str, dict[str, Any]] = json.loads(recorded.STORED.read_text("utf-8"))
+
+
+@loop_over(("name", "stored"), RECORDED.items())
+def test_a_recorded_answer_is_read_as_it_is_stored(name: str, stored: dict[str, Any]) -> None:
+    """Its tokens, text, counts, times of the server's own and end."""
+    assert recorded.describe(name) == stored
+    if "nostream" in name:
+        streamed = recorded.decode(name.replace("nostream", "asked for a stream"), recorded.reads(name))
+        assert streamed.failure == Failure(FailureKind.NOT_STREAMED, NOT_STREAMED)

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from builders import recorded
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from loadgen.features.apis.generate_api import Generate
-from loadgen.records.record import UNKNOWN, Record
+from loadgen.records.record import Record
 
 
 def sent(name: str) -> list[dict[str, Any]]:
@@ -20,9 +20,9 @@ def sent(name: str) -> list[dict[str, Any]]:
     return [msgspec.json.decode(data) for data in re.findall(rb"data: (\{.*)", body)]
 
 
+TABLES = read_tables("generate_api")
 TEXT = ".decimalserteneric.skipTestETHODON"
 SENT = sent("sglang-0.5.23/generate_stream")
-WORDS = "HTdbzeRe.partial_of Only dictionaryLIN.warn(kancy"
 DONE = b"data: [DONE]\n\n"
 
 
@@ -38,27 +38,6 @@ def without_ids(message: dict[str, Any]) -> dict[str, Any]:
 
 def ended(message: dict[str, Any], reason: dict[str, Any] | None) -> dict[str, Any]:
     return {**message, "meta_info": {**message["meta_info"], "finish_reason": reason}}
-
-
-@loop_over(
-    ("name", "tokens", "text"),
-    [
-        ("sglang-0.5.23/generate_stream", [1] * 6, TEXT),
-        ("sglang-0.5.23/si4_generate_stream", [1, 4, 4, 4, 1], WORDS + " fracpart_parens"),
-        ("sglang-0.5.23/generate_aborted", [1, 1, 1, 2, 1, 1], WORDS[:24]),
-        ("sglang-0.5.23-incremental/generate_stream", [1, 2] + [1] * 9, WORDS),
-        ("sglang-0.5.23-incremental/si4_generate_stream", [1, 4, 4, 4, 1], WORDS + " fracpart_parens"),
-        ("sglang-0.5.23-incremental/generate_aborted", [2, 1, 1, 1, 1], WORDS[:19]),
-        ("sglang-0.5.23-skip-tokenizer/generate_stream", [1] * 16, ""),
-        ("sglang-0.5.23-incremental-skip-tokenizer/generate_stream", [1, 2] + [1] * 13, ""),
-    ],
-)
-def test_text_and_tokens_are_whole_whether_cumulative_or_incremental(
-    name: str, tokens: list[int], text: str
-) -> None:
-    record = recorded.decode(name, recorded.reads(name), keep_text=True)
-    assert (record.tokens.tolist(), record.text, record.output_tokens) == (tokens, text, sum(tokens))
-    assert (record.usage, record.exact_tokens, record.input_tokens) == (True, True, 5)
 
 
 @pytest.mark.parametrize(
@@ -78,19 +57,6 @@ def test_a_messages_tokens_are_how_much_the_running_count_grew(
     assert (record.usage, record.exact_tokens, record.output_tokens) == (True, True, sum(tokens))
     assert (record.input_tokens, record.cached_tokens) == (5, 4)
     assert record.finish_reason == messages[-1]["meta_info"]["finish_reason"]["type"]
-
-
-@pytest.mark.parametrize(
-    ("name", "input_tokens", "tokens", "text"),
-    [
-        ("sglang-0.5.23/generate_nostream", 9, 8, "(membercommline alipar julianthon.key"),
-        ("sglang-0.5.23-skip-tokenizer/generate_nostream", 5, 16, ""),
-    ],
-)
-def test_an_answer_in_one_piece_has_its_counts(name: str, input_tokens: int, tokens: int, text: str) -> None:
-    record = recorded.decode(name, recorded.reads(name), keep_text=True)
-    assert recorded.outcome(record) == (None, "length", input_tokens, tokens, True)
-    assert (record.usage, record.text, record.tokens.tolist()) == (True, text, [])
 
 
 @pytest.mark.parametrize(("prompt", "key"), [([1, 2], "input_ids"), ("hi", "text")])
@@ -114,67 +80,33 @@ def test_sampling_is_a_table_and_logprobs_are_not_part_of_it(
 
 # No CPU build of SGLang's kernels is published, and its cache of a server that drafts needs them; the keys
 # are those of `_calculate_spec_decoding_metrics` in 0.5.23's tokenizer_manager.py, on every message.
-DRAFTED = {
-    "spec_accept_rate": 0.4,
-    "spec_accept_length": 2.4,
-    "spec_num_correct_drafts": 6,
-    "spec_num_proposed_drafts": 15,
-    "spec_verify_ct": 5,
-    "spec_correct_drafts_histogram": [1, 2, 2],
-}
 
 
-@loop_over(
-    ("drafted", "counts"),
-    [
-        (DRAFTED, (5, 6)),
-        ({"spec_verify_ct": 5, "spec_accept_length": 2.4}, (5, UNKNOWN)),
-        ({"spec_verify_ct": -1, "spec_num_correct_drafts": "6"}, (UNKNOWN, UNKNOWN)),
-        ({}, (UNKNOWN, UNKNOWN)),
-    ],
-)
+@loop_over(("drafted", "counts"), TABLES["drafts"])
 def test_the_steps_and_accepted_drafts_of_a_request_are_read(
-    drafted: dict[str, Any], counts: tuple[int, int]
+    drafted: dict[str, Any], counts: list[int]
 ) -> None:
     record = decode([{**each, "meta_info": {**each["meta_info"], **drafted}} for each in SENT])
     assert record.failure is None
-    assert (record.server_drafts, record.server_accepted_tokens) == counts
+    assert [record.server_drafts, record.server_accepted_tokens] == counts
 
 
-@loop_over(
-    ("reported", "times_ns"),
-    [
-        ({}, (444_959, 5_445_480, 21_712_227, 12_238_371)),  # as recorded
-        (
-            {"queue_time": 0, "forward_entry_time": "x", "e2e_latency": None},
-            (0, UNKNOWN, UNKNOWN, 12_238_371),
-        ),
-        ({"queue_time": -1.0, "forward_entry_time": 1e300, "first_token_latency": []}, (UNKNOWN,) * 4),
-    ],
-)
-def test_a_requests_own_times_are_read(reported: dict[str, Any], times_ns: tuple[int, ...]) -> None:
+@loop_over(("reported", "times_ns"), TABLES["times"])
+def test_a_requests_own_times_are_read(reported: dict[str, Any], times_ns: list[int]) -> None:
     record = decode([{**each, "meta_info": {**each["meta_info"], **reported}} for each in SENT])
     assert record.failure is None
     parts = (record.server_queue_ns, record.server_prefill_ns, record.server_decode_ns)
-    found = (*parts, record.server_first_token_ns)
+    found = [*parts, record.server_first_token_ns]
     assert found == pytest.approx(times_ns, abs=500)  # the wall clock's times have 0.24 us
     assert record.server_ttft_ns == record.server_prefill_ns
 
 
-@loop_over(
-    ("written", "counts"),
-    [
-        (msgspec.json.encode({"spec_tokens_details": DRAFTED}), (5, 6)),
-        (b'{"spec_tokens_details":[%b,%b]}' % ((msgspec.json.encode(DRAFTED),) * 2), (UNKNOWN, UNKNOWN)),
-        (b'{"cached_tokens_details":{}}', (UNKNOWN, UNKNOWN)),
-        (b"null", (UNKNOWN, UNKNOWN)),
-    ],
-)
-def test_so_are_they_of_openais_api_before_the_usage(written: bytes, counts: tuple[int, int]) -> None:
+@loop_over(("written", "counts"), TABLES["before usage"])
+def test_so_are_they_of_openais_api_before_the_usage(written: str, counts: list[int]) -> None:
     text = b'{"choices":[{"index":0,"text":"a b","finish_reason":"length"}]}'
     usage = b'{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":12}}'
-    messages = [text, b'{"choices":[],"usage":null,"sglext":%b}' % written, usage]
+    messages = [text, b'{"choices":[],"usage":null,"sglext":%b}' % written.encode(), usage]
     events = b"".join(b"data: %b\n\n" % message for message in messages) + DONE
     record = recorded.decode_events("completions", [events])
     assert (record.failure, record.output_tokens) == (None, 12)
-    assert (record.server_drafts, record.server_accepted_tokens) == counts
+    assert [record.server_drafts, record.server_accepted_tokens] == counts
