@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+from builders.loops import read_tables
 
 BEGIN_S = 1_790_000_000.0  # of the log
 WORDS = (
@@ -125,81 +127,41 @@ _PARAMS = (
     "temperature={temperature}, top_p=0.95, top_k=-1, min_p=0.0, seed=None, stop=['temperature=9'], "
     "ignore_eos=False, max_tokens={limit}, min_tokens=0, logprobs=None)"
 )
+# By version: the share of a call's time after which a line is written, seconds before that, whether of
+# cancelled calls alone (or never of them), and the line.
+_VLLM: dict[str, list[tuple[int, float, bool | None, str]]] = read_tables("made_logs")
 
 
-def _vllm_6(call: KnownCall, prompt: str) -> list[tuple[float, str]]:
-    received = (
-        f"INFO {{at}} logger.py:37] Received request cmpl-{call.number}-0: prompt: {prompt!r}, params: "
-        f"{_PARAMS.format(temperature=call.temperature, limit=call.output_len)}, prompt_token_ids: "
-        f"{call.ids}, lora_request: None, prompt_adapter_request: None."
-    )
-    ended = f"INFO {{at}} async_llm_engine.py:154] Aborted request cmpl-{call.number}-0."
-    after = [(call.begin_s + call.took_s, ended)] if call.cancelled else []
-    return [(call.begin_s, received), *after]
-
-
-def _vllm_10(call: KnownCall, prompt: str) -> list[tuple[float, str]]:
-    received = (
-        f"(APIServer pid=7) INFO {{at}} [logger.py:41] Received request chatcmpl-{call.number}: prompt: "
-        f"{prompt!r}, params: {_PARAMS.format(temperature=call.temperature, limit=4096)}, "
-        f"prompt_token_ids: {call.ids}, prompt_embeds shape: None, lora_request: None."
-    )
-    answered = (
-        f"(APIServer pid=7) INFO {{at}} [logger.py:71] Generated response chatcmpl-{call.number}: output: "
-        f"{prompt[-9:]!r}, output_token_ids: {call.ids[:1] * call.output_len}, finish_reason: "
-        f"{'abort' if call.cancelled else 'stop'}"
-    )
-    return [(call.begin_s, received), (call.begin_s + call.took_s, answered)]
-
-
-def _vllm_32(call: KnownCall, prompt: str) -> list[tuple[float, str]]:
-    at = "[entrypoints/.../utils/request_logger.py:55]"
-    name = f"chatcmpl-{call.number}"
-    details = (
-        f"(APIServer pid=7) DEBUG {{at}} {at} Request {name} details: prompt: {prompt!r}, prompt_token_ids: "
-        f"{call.ids}, prompt_embeds shape: None."
-    )
-    params = _PARAMS.format(temperature=call.temperature, limit=4096)
-    received = (
-        f"(APIServer pid=7) INFO {{at}} {at} Received request {name}: params: {params}, lora_request: None."
-    )
-    end_s = call.begin_s + call.took_s
-    part, whole, why = (
-        (" (streaming delta)", " (streaming complete)", "streaming_complete")
-        if call.cancelled or call.output_len % 2
-        else ("", "", "stop")
-    )
-    answer = (
-        f"(APIServer pid=7) DEBUG {{at}} {at} Generated response {name}{part} details: "
-        f"output_token_ids: {call.ids[:1] * call.output_len}"
-    )
-    ended = (
-        f"(APIServer pid=7) INFO {{at}} [v1/engine/async_llm.py:786] Request {name}-b96ad481 aborted."
-        if call.cancelled
-        else f"(APIServer pid=7) INFO {{at}} {at} Generated response {name}{whole}: output: "
-        f"{prompt[-9:]!r}, finish_reason: {why}"
-    )
-    return [(call.begin_s, details), (call.begin_s, received), (end_s - 1e-6, answer), (end_s, ended)]
-
-
-_VLLM: dict[str, Callable[[KnownCall, str], list[tuple[float, str]]]] = {
-    "0.6": _vllm_6,
-    "0.10": _vllm_10,
-    "0.32": _vllm_32,
-}
+def _list_lines(version: str, call: KnownCall) -> list[tuple[float, str]]:
+    """The lines of a call, each with the time at which it is written."""
+    prompt = "".join(f"{message['role']}\n{message['content']}\n" for message in call.messages)
+    streamed = call.cancelled or call.output_len % 2
+    limit = call.output_len if version == "0.6" else 4096
+    fields = {
+        "at": "{at}", "number": call.number, "prompt": prompt, "ids": call.ids, "answer": prompt[-9:],
+        "answer_ids": call.ids[:1] * call.output_len, "reason": "abort" if call.cancelled else "stop",
+        "params": _PARAMS.format(temperature=call.temperature, limit=limit),
+        "part": " (streaming delta)" if streamed else "",
+        "whole": " (streaming complete)" if streamed else "",
+        "why": "streaming_complete" if streamed else "stop",
+    }  # fmt: skip
+    return [
+        (call.begin_s + share * call.took_s - before_s, line.format(**fields))
+        for share, before_s, cancelled, line in _VLLM[version]
+        if cancelled is None or cancelled == call.cancelled
+    ]
 
 
 def write_vllm(path: Path, calls: Sequence[KnownCall], version: str) -> Path:
     """Write the log of one of vLLM's versions, with the times of the container's own log."""
     lines: list[tuple[float, str]] = []
     for call in calls:
-        prompt = "".join(f"{message['role']}\n{message['content']}\n" for message in call.messages)
-        lines += _VLLM[version](call, prompt)
+        lines += _list_lines(version, call)
     with path.open("w") as file:
         file.write("INFO 10-17 08:00:00 api_server.py:528] vLLM API server version 0\n\n")
         for at_s, line in sorted(lines, key=lambda each: each[0]):
             own = datetime.fromtimestamp(at_s, UTC).strftime("%m-%d %H:%M:%S")
-            file.write(f"{_stamp(at_s)} " + line.replace("{at}", own, 1) + "\n")
+            file.write(f"{_stamp(at_s)} {line.replace('{at}', own, 1)}\n")
     return path
 
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders import made_data
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.made_cases import (
     MS,
     START_NS,
@@ -156,54 +156,16 @@ def test_rows_sent_again_are_named_as_such() -> None:
     )
 
 
-def test_rows_left_out_of_a_trace_are_named() -> None:
-    data = replace(made_data.trace(), skipped={"longer than 2,048 tokens": 100})
-    evidence = found(traced(open_loop(), data))["lengths-cut"]
-    assert evidence == "100 rows of the trace were left out, 320 were sent (longer than 2,048 tokens)"
-
-
-LONG = "longer than --trace-max-input-len"
-
-
-@loop_over(
-    ("changes", "doubt"),
-    [
-        ({"clipped": 3}, None),
-        ({"clipped": 4}, ("few-lengths-cut", "note", "4 of 320 requests were clipped")),
-        ({"clipped": 32}, ("few-lengths-cut", "note", "32 of 320 requests were clipped")),
-        ({"clipped": 33}, ("lengths-cut", "suspect", "33 of 320 requests were clipped")),
-        ({"skipped": {LONG: 3}}, None),
-        ({"skipped": {LONG: 26}, "sent": 5, "rows": 31},
-         ("lengths-cut", "suspect", f"26 rows of the trace were left out, 5 were sent ({LONG})")),
-        # What cannot be sent is counted over the whole file, of which a run sends a part.
-        ({"skipped": {"no token in the answer": 60}, "sent": 10, "rows": 10_000}, None),
-        (
-            {"skipped": {"no token in the answer": 600}, "sent": 10, "rows": 10_000},
-            (
-                "few-lengths-cut",
-                "note",
-                "600 rows of the trace were left out, 10 were sent (no token in the answer)",
-            ),
-        ),
-        (
-            {"skipped": {LONG: 100}, "clipped": 40},
-            (
-                "lengths-cut",
-                "suspect",
-                "40 of 320 requests were clipped; 100 rows of the trace were left out, 320 were sent "
-                f"({LONG})",
-            ),
-        ),
-    ],
-)  # fmt: skip
+# What cannot be sent is counted over the whole file, of which a run sends a part.
+@loop_over(("changes", "doubt"), read_tables("lengths_cut")["cut"])
 @loop_over("timed", [True, False])
 def test_much_that_is_cut_is_suspect_and_a_little_a_note(
-    changes: dict[str, Any], doubt: tuple[str, str, str] | None, timed: bool
+    changes: dict[str, Any], doubt: list[str] | None, timed: bool
 ) -> None:
     data = replace(made_data.trace(), **changes, **({} if timed else {"schedule": None}))
     case = traced(open_loop(), data)
     held = [rule for rule in verdict.DOUBTS if rule.code.endswith("lengths-cut") and rule.find(case)]
-    assert [(rule.code, rule.severity.word, rule.find(case)) for rule in held] == ([doubt] if doubt else [])
+    assert [[rule.code, rule.severity.word, rule.find(case)] for rule in held] == ([doubt] if doubt else [])
 
 
 def test_a_prefix_cache_that_is_off_is_the_reason() -> None:

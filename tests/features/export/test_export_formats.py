@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.made_runs import run
 from builders.shard_runs import shard
 from loadgen import cli
@@ -66,6 +66,7 @@ RUNS = {
         profile=run().facts.profile.model_copy(update={"max_concurrency": None, "request_rate": 9.0})
     ),
     "two GPUs": on_gpus(),
+    "experts": on_gpus(words="vllm serve --enable-expert-parallel"),
     "not scraped": run(window=None),
 }
 
@@ -176,25 +177,10 @@ def test_an_engine_that_was_started_alone_needs_few_words() -> None:
 _MISSING = "does not know"
 
 
-@loop_over(
-    ("of", "given", "message"),
-    [
-        (run(), {}, " hw, infmax_model_prefix, precision, disagg, is_multinode, tp, ep, dp_attention: "),
-        (RUNS["an open loop"], _SET_UP, f"{_MISSING} conc: "),
-        (on_gpus(words="vllm serve --enable-expert-parallel"), {"hw": "h100"}, "ep, dp_attention: "),
-        (run(), {**_SET_UP, "gpu": "h100"}, "--set gpu: no such field"),
-        (run(), {**_SET_UP, "tp": "0"}, "tp='0': not tensor parallelism: give a whole number from 1 on"),
-        (run(), {**_SET_UP, "tp": "9" * 40}, "not tensor parallelism: give a whole number"),
-        (run(), {**_SET_UP, "isl": "1e3"}, "not tokens of a prompt: give a whole number"),
-        (run(), {**_SET_UP, "dp_attention": "2"}, "data parallel: give true or false"),
-        (run(), {**_SET_UP, "disagg": "maybe"}, "--set disagg='maybe': not whether"),
-        (run(), {**_SET_UP, "disagg": "true"}, "rows of one node"),
-        (RUNS["all failed"], _SET_UP, "no token throughput"),
-    ],
-)  # fmt: skip
-def test_inferencex_gets_no_row_with_a_guess_in_it(of: Result, given: dict[str, str], message: str) -> None:
+@loop_over(("name", "given", "message"), read_tables("inferencex")["guesses"])
+def test_inferencex_gets_no_row_with_a_guess_in_it(name: str, given: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError) as raised:
-        make_inferencex_row(of, given)
+        make_inferencex_row(RUNS[name], given)
     assert message in str(raised.value)
 
 

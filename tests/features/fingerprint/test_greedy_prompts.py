@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,8 +29,8 @@ from fakes.scripted_server import (
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.base.structs import replace
-from loadgen.engines import engines
 from loadgen.engines.engine import Engine
+from loadgen.engines.engines import find_by_name
 from loadgen.facts.run_facts import Fingerprint, GreedyAnswer
 from loadgen.features.fingerprint import answer_check, greedy_prompts
 from loadgen.features.fingerprint.answer_check import (
@@ -50,10 +51,7 @@ from loadgen.server.exchange import ServerAddress
 
 TABLES = read_tables("greedy_answers")
 TOKENIZER = str(Path(__file__).parents[2] / "data" / "tokenizer")
-VLLM, SGLANG, TRANSFORMERS, LLAMA = (
-    next(engine for engine in engines.ENGINES if engine.name == name)
-    for name in ("vLLM", "SGLang", "transformers serve", "llama.cpp server")
-)
+VLLM, SGLANG = find_by_name("vLLM"), find_by_name("SGLang")
 COUNT = len(PROMPTS)
 
 
@@ -76,39 +74,19 @@ def saying(*pieces: bytes | float, end: End = End.KEEP) -> Callable[[Asked], Ans
     return lambda _: Answer(pieces, end)
 
 
-WHOLE = {"stream": False}
-TEXT = {"prompt_format": "text-vllm"}
-FOX = "ndad other` specifiad modifi |="
-
-
-@pytest.mark.parametrize(
-    ("engine", "settings", "name", "text", "ids"),
-    [
-        (VLLM, {}, "vllm-0.32/completions_ids_stream_tokids", ".decimalserteneric", 12),
-        (VLLM, WHOLE, "vllm-0.32/completions_text_nostream", FOX, 0),
-        pytest.param(VLLM, {}, "vllm-0.32/completions_text_nostream", FOX, 0, id="whole, not streamed"),
-        (VLLM, {}, "vllm-0.32/completions_stream_eos_noignore", "", 1),
-        (VLLM, {**TEXT, "backend": "openai-chat"}, "vllm-0.32/chat_stream", "BUGffeBUGBUG", 0),
-        (SGLANG, {}, "sglang-0.5.23/completions_ids_stream_tokids", ".decimalserteneric", 4),
-        (SGLANG, {"backend": "sglang"}, "sglang-0.5.23/generate_text_stream", "ndad other` specif", 6),
-        (SGLANG, {"backend": "sglang", **WHOLE}, "sglang-0.5.23/generate_nostream", "(membercommline", 8),
-        (SGLANG, {"backend": "sglang"}, "sglang-0.5.23-incremental/generate_stream", "HTdbzeRe", 12),
-        (TRANSFORMERS, TEXT, "transformers-serve/completions_text_stream", "ndad other", 0),
-        (LLAMA, {}, "llama-cpp-python/completions_text_stream", "ndad other` specif", 0),
-    ],
-)  # fmt: skip
+@loop_over(("engine", "settings", "name", "text", "ids"), TABLES["kept"])
 def test_an_answer_is_kept_as_the_server_gave_it(
-    engine: Engine, settings: dict[str, Any], name: str, text: str, ids: int
+    engine: str, settings: dict[str, Any], name: str, text: str, ids: int
 ) -> None:
     with ScriptedServer(saying(*recorded.reads(name))) as server:
-        found = asked_of(server.base_url, engine, settings, TOKENIZER)
+        found = asked_of(server.base_url, find_by_name(engine), settings, TOKENIZER)
     assert [answer.prompt for answer in found.answers] == [prompt.text for prompt in PROMPTS]
     assert len(set(found.answers)) == COUNT
     for answer in found.answers:
         assert (answer.failure, answer.cut, len(answer.token_ids)) == ("", "", ids)
         assert answer.text.startswith(text)
         assert bool(answer.text) == bool(text)
-    assert found.form == (CHAT if "backend" in settings and engine is VLLM else COMPLETION)
+    assert found.form == (CHAT if "backend" in settings and engine == "vLLM" else COMPLETION)
 
 
 def sent(server: ScriptedServer | VirtualServing) -> list[dict[str, Any]]:
@@ -117,38 +95,12 @@ def sent(server: ScriptedServer | VirtualServing) -> list[dict[str, Any]]:
     return [{"path": asked.head.split(" ")[1], **json.loads(asked.body)} for asked in posts]
 
 
-STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
-GREEDY = {"temperature": 0, "seed": 0}
-
-
-@loop_over(
-    ("engine", "settings", "body"),
-    [
-        pytest.param(
-            VLLM, {"temperature": 0.7, "top_p": 0.9, "extra_body": {"x": 1}, "continuous_usage": True},
-            {"path": "/v1/completions", "model": "m", "prompt": PROMPTS[0].text, "max_tokens": 48,
-             "repetition_penalty": 1.0, "return_token_ids": True, **GREEDY, **STREAMED},
-            id="vLLM, nothing of the workload's sampling, nor ignore_eos",
-        ),
-        pytest.param(
-            TRANSFORMERS, {**TEXT, "backend": "openai-chat", "stream": False},
-            {"path": "/v1/chat/completions", "model": "m", "max_tokens": 48, "stream": False,
-             "messages": [{"role": "user", "content": PROMPTS[0].text}], **GREEDY},
-            id="transformers, only what it takes",
-        ),
-        pytest.param(
-            SGLANG, {"backend": "sglang"},
-            {"path": "/generate", "text": PROMPTS[0].text, "stream": True,
-             "sampling_params": {"max_new_tokens": 48, "temperature": 0, "repetition_penalty": 1.0}},
-            id="SGLang's own",
-        ),
-    ],
-)  # fmt: skip
+@loop_over(("engine", "settings", "body"), TABLES["sent"])
 def test_prompts_are_sent_greedy_one_at_a_time(
-    engine: Engine, settings: dict[str, Any], body: dict[str, Any]
+    engine: str, settings: dict[str, Any], body: dict[str, Any]
 ) -> None:
     with ScriptedServer(saying(HEAD, chunk(token("a", "length")), LAST)) as server:
-        asked_of(server.base_url, engine, settings, TOKENIZER)
+        asked_of(server.base_url, find_by_name(engine), settings, TOKENIZER)
         bodies = sent(server)
     assert len(bodies) == COUNT
     assert bodies[0] == body
@@ -310,24 +262,15 @@ def test_one_odd_answer_costs_that_prompt_alone(event: bytes, failure: str) -> N
     assert all(answer.text or answer.token_ids for answer in found.answers if not answer.failure)
 
 
-class Strict:
-    """A tokenizer that raises for an id it does not know, as those written in Python do."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return [1, 2]
-
-    def decode(self, token_ids: list[int]) -> str:
-        raise self.error
-
-
 @loop_over("error", [IndexError("piece id"), TypeError("None"), OverflowError()])
 def test_ids_that_no_tokenizer_knows_are_that_prompts_failure(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(greedy_prompts, "load_tokenizer", lambda *_: Strict(error))
+    def decode(token_ids: list[int]) -> str:
+        raise error
+
+    strict = SimpleNamespace(encode=lambda text, add_special_tokens: [1, 2], decode=decode)
+    monkeypatch.setattr(greedy_prompts, "load_tokenizer", lambda *_: strict)
     with ScriptedServer(without_a_tokenizer) as server:
         found = asked_of(server.base_url, SGLANG, {"backend": "sglang"}, TOKENIZER)
     failures = {answer.failure for answer in found.answers}

@@ -89,17 +89,12 @@ def test_an_image_follows_what_a_last_message_has(
     assert msgspec.json.decode(made) == {field: sent}
 
 
-def test_no_two_images_of_a_plan_are_equal() -> None:
-    of = made(num_prompts=200)
-    assert len({files(of, i)[0] for i in range(200)}) == 200
-    assert require(of.facts.images).distinct == 200
-
-
-def test_a_seed_makes_the_same_bodies_and_digest_again() -> None:
-    first, again, other = made(), made(), made(seed=2)
-    assert (first.body(7), first.digest()) == (again.body(7), again.digest())
-    assert first.body(7) != other.body(7)
-    assert first.digest() != other.digest()
+def test_no_two_images_are_equal_and_a_seed_makes_them_again() -> None:
+    of, again, other = made(num_prompts=200), made(num_prompts=200), made(seed=2, num_prompts=200)
+    assert len({files(of, i)[0] for i in range(200)}) == require(of.facts.images).distinct == 200
+    assert (of.body(7), of.digest()) == (again.body(7), again.digest())
+    assert of.body(7) != other.body(7)
+    assert of.digest() != other.digest()
 
 
 def test_sizes_and_numbers_are_those_that_the_facts_name() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.loops import loop_over
+from builders.loops import loop_over, read_tables
 from builders.made_cases import START_NS
 from builders.made_runs import MS, keep
 from builders.made_sessions import ADDED, OUTPUT, judged, made, rows_of, turn_of
@@ -143,21 +143,7 @@ def test_a_stored_run_has_the_same_sessions(tmp_path: Path) -> None:
     assert ours["sessions"]["ends"][0]["place"] == 'a.jsonl, row 4, conversation "x"'
 
 
-@loop_over(
-    ("message", "what"),
-    [
-        ('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser', "tools refused"),
-        ("tools param requires --jinja flag", "tools refused"),
-        ("this model does not support tools", "tools refused"),
-        ("System role not supported", "system role refused"),
-        ("Only user and assistant roles are allowed: the model does not support system messages",
-         "system role refused"),
-        ("Conversation roles must alternate user/assistant/user/assistant/...", "order of roles refused"),
-        ("This model's maximum context length is 4096 tokens", ""),
-        ("max_tokens is too large: 50000. This model supports at most 16384.", ""),
-        ("CUDA out of memory", ""),
-    ],
-)  # fmt: skip
+@loop_over(("message", "what"), read_tables("refused_conversations")["parts"])
 def test_what_a_conversation_is_refused_for_has_a_name(message: str, what: str) -> None:
     assert session_figures.name_refused_part(message) == what
 

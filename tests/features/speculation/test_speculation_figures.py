@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from builders import made_data, made_runs
+from builders.loops import loop_over, read_tables
 from builders.made_runs import MS
 from builders.required import require
 from fakes.virtual_servers import engine_server
@@ -335,40 +336,16 @@ def test_the_exported_requests_have_their_steps() -> None:
 
 
 OPTIONS = ReportOptions(False, find_layout(None))
-MESSAGES = run([[1, 2, 1, 3, 1, 1, 1]] * 8, window=counted(80, 28, 8, drafts=14, draft_tokens=42))
-HIDDEN = run([[1] * 40] * 2, window=counted(80, 50, drafts=20, draft_tokens=60))
+SPLIT = {
+    "messages": run([[1, 2, 1, 3, 1, 1, 1]] * 8, window=counted(80, 28, 8, drafts=14, draft_tokens=42)),
+    "counters": run([[1] * 40] * 2, window=counted(80, 50, drafts=20, draft_tokens=60)),
+    "no drafts": run([[1] * 3], as_run=None),
+}
 
 
-@pytest.mark.parametrize(
-    ("result", "lines"),
-    [
-        pytest.param(
-            MESSAGES,
-            [
-                "speculation: 1.5 ± 0 (95 %, 8 requests) tokens a step, 10 ± 0 (95 %, 8 parts of the run) "
-                "ms a step: 6.667 ms a token",
-                "draft tokens accepted, by position: 50 %, 25 %",
-                "steps of 1, 2, … tokens: 50 %, 25 %, 25 %",
-                "accepted draft tokens by chunks: 24 of 72 tokens; by the server's counters: 28 of 42 in "
-                "14 drafts (3 tokens a draft)",
-            ],
-            id="messages",
-        ),
-        pytest.param(
-            HIDDEN,
-            [
-                "speculation: 2.79 tokens a step, the mean of the server's counters; step time not known",
-                "not known: step_ms, tpot_ms, histogram: 50 draft tokens were accepted, and each token has a "
-                "chunk of its own",
-                "accepted draft tokens by chunks: 0 of 78 tokens; by the server's counters: 50 of 60 in 20 "
-                "drafts (3.5 tokens a draft)",
-            ],
-            id="counters",
-        ),
-        pytest.param(run([[1] * 3], as_run=None), [], id="no drafts"),
-    ],
-)  # fmt: skip
-def test_the_lines_are_those_of_the_split(result: Result, lines: list[str]) -> None:
+@loop_over(("name", "lines"), read_tables("speculation_lines")["lines"].items())
+def test_the_lines_are_those_of_the_split(name: str, lines: list[str]) -> None:
+    result = SPLIT[name]
     assert list(describe_speculation(result, OPTIONS)) == lines
     assert list(summarize_speculation(result, OPTIONS)) == lines[:1]
     shown = make_page_passage("Speculation", result).lines
