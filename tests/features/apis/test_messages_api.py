@@ -30,29 +30,6 @@ def named(event: Event) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), msgspec.json.encode(event))
 
 
-def begin(**usage: int) -> Event:
-    message: Event = {"id": "msg_1", "type": "message", "role": "assistant", "content": []}
-    own = {"stop_reason": None, "usage": {"output_tokens": 1, **usage}}
-    return {"type": "message_start", "message": {**message, **own}}
-
-
-def delta(**added: Any) -> Event:
-    return {"type": "content_block_delta", "index": 0, "delta": added}
-
-
-def word(text: str) -> Event:
-    return delta(type="text_delta", text=text)
-
-
-def end(reason: str | None, **usage: Any) -> Event:
-    return {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": usage}
-
-
-STOP, CLOSE = {"type": "message_stop"}, {"type": "content_block_stop", "index": 0}
-TEXT = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
-USED = {"input_tokens": 25}
-
-
 def decode(events: list[Event], *more: bytes) -> Record:
     return recorded.decode_events("messages", (*map(named, events), *more))
 
@@ -79,7 +56,10 @@ def test_texts_thoughts_and_calls_carry_tokens_and_nothing_else(
 def test_a_prompt_is_what_was_read_created_and_neither(
     first: dict[str, int], last: dict[str, int], prompt: int, cached: int
 ) -> None:
-    record = decode([begin(**first), TEXT, word("a"), word("b"), CLOSE, end("end_turn", **last), STOP])
+    events = read_tables("messages_api")["answer"]
+    events[0]["message"]["usage"] |= first
+    events[-2]["usage"] = last
+    record = decode(events)
     assert (record.failure, record.output_tokens) == (None, 2)
     assert (record.input_tokens, record.cached_tokens) == (prompt, cached)
 

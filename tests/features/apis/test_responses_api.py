@@ -14,28 +14,6 @@ from loadgen.transport.failure import Failure, FailureKind
 
 TABLES = read_tables("responses_api")
 
-USAGE = {
-    "input_tokens": 9,
-    "input_tokens_details": {"cached_tokens": 4},
-    "output_tokens": 3,
-    "output_tokens_details": {"reasoning_tokens": 1},
-    "total_tokens": 12,
-}
-SAID = [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "abc"}]}]
-
-
-def ended(status: str = "completed", **more: Any) -> dict[str, Any]:
-    """The last event of a response of three tokens."""
-    response = {"id": "resp_7", "object": "response", "status": status, "output": SAID, "usage": USAGE}
-    return {"type": f"response.{status}", "response": {**response, **more}}
-
-
-def delta(text: Any, of: str = "output_text") -> dict[str, Any]:
-    return {"type": f"response.{of}.delta", "delta": text}
-
-
-ABC = [delta("a"), delta("b"), delta("c")]
-
 
 def decode(events: list[dict[str, Any]], named: bool = True) -> Record:
     """The Record of these events, each in a read of its own, with or without its name before it."""
@@ -71,7 +49,7 @@ def test_what_is_no_whole_answer_fails(events: list[dict[str, Any]], kind: str) 
 
 
 def test_the_first_event_that_a_user_sees_follows_the_reasoning() -> None:
-    record = decode([delta("a", "reasoning_text"), delta("b"), delta("c"), ended()])
+    record = decode(TABLES["thought first"])
     assert record.visible_ns == record.arrival_ns[1]
 
 
@@ -101,7 +79,7 @@ def test_sglang_is_asked_for_the_two_tokens_that_it_leaves_out() -> None:
 def test_a_turn_names_the_answer_before_it_and_sends_what_is_new() -> None:
     kept = Responses().keep_history()
     assert kept.make_fields({}, True, False)["store"] is True
-    lines = b"\n".join(map(msgspec.json.encode, [*ABC, ended()]))
+    lines = b"\n".join(map(msgspec.json.encode, TABLES["abc"]))
     state = kept.read_state(lines)
     assert state == {"id": "resp_7"}
     turn = {"model": "m", "instructions": "Be brief.", "input": [{"role": "assistant"}, {"role": "user"}]}
@@ -110,13 +88,12 @@ def test_a_turn_names_the_answer_before_it_and_sends_what_is_new() -> None:
         "input": [{"role": "user"}],
         "previous_response_id": "resp_7",
     }
-    whole = msgspec.json.encode(ended()["response"])
+    whole = msgspec.json.encode(TABLES["abc"][-1]["response"])
     assert kept.read_state(whole) == {"id": "resp_7"}
-    assert kept.read_state(msgspec.json.encode(delta("a"))) is None
+    assert kept.read_state(msgspec.json.encode(TABLES["abc"][0])) is None
 
 
 USER = {"role": "user", "content": "hi"}
-CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 CALLED = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "sun"}
 

@@ -81,9 +81,6 @@ def faster(rows_ms: float, then_ms: float, ttft_ms: float = TTFT_MS) -> Rows:
 )  # fmt: skip
 def test_sends_of_a_trace_are_late_by_mean_or_p99(rows: Rows, evidence: str) -> None:
     assert found(traced(rows, made_data.trace(100.0))).get("sends-late", "") == evidence
-
-
-def test_one_late_send_in_fifty_is_no_doubt_at_a_rate() -> None:
     assert "sends-late" not in found(run(one_late(), rate(100)))
 
 

@@ -50,6 +50,8 @@ from loadgen.report import run_directory
 from loadgen.server.exchange import ServerAddress
 
 TABLES = read_tables("greedy_answers")
+# Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 TOKENIZER = str(Path(__file__).parents[2] / "data" / "tokenizer")
 VLLM, SGLANG = find_by_name("vLLM"), find_by_name("SGLang")
 COUNT = len(PROMPTS)
@@ -154,15 +156,7 @@ def test_an_answer_that_never_begins_is_cut_and_not_empty() -> None:
 LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--num-prompts", "4", "--max-concurrency", "2"]
 
 
-def whole_way(test: Callable[..., None]) -> Callable[..., None]:
-    """A test of a whole command, in a directory of its own."""
-    for mark in (
-        pytest.mark.usefixtures("elsewhere"),
-        # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
-        pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
-    ):
-        test = mark(test)
-    return test
+whole_way = pytest.mark.usefixtures("elsewhere")
 
 
 def bench(server: VirtualServing, *words: str) -> int:

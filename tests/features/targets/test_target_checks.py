@@ -7,17 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.loops import loop_over
-from builders.made_cases import (
-    OUTPUT,
-    REQUESTS,
-    TARGETS,
-    TPOT_MS,
-    TTFT_MS,
-    Rows,
-    changed,
-    closed,
-    run,
-)
+from builders.made_cases import OUTPUT, REQUESTS, TARGETS, TPOT_MS, TTFT_MS, Rows, changed, closed, run
 from loadgen.base.tables import render_text_table
 from loadgen.features.targets import target_figures
 from loadgen.features.targets.target_checks import number_targets, targets_unequal

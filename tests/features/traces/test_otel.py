@@ -11,10 +11,7 @@ import pytest
 
 from builders.loops import loop_over, read_tables
 from builders.required import require
-from builders.traces import (
-    OTEL_FAN_IN,
-    planned,
-)
+from builders.traces import OTEL_FAN_IN, planned
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines
 from loadgen.features.traces import otel_spans

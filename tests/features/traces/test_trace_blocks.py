@@ -12,14 +12,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.block_hashes import SERVER_BLOCK
-from loadgen.features.traces.trace_blocks import BlockContent, IdTexts, find_prefix_reuse, make_block_places
-
-ALLOWED = np.arange(1000, 5000)
-PINNED = [4088, 2526, 3823, 3406, 4506, 2840, 4516, 3554]
-
-
-def test_pinned_tokens_stay_for_ever() -> None:
-    assert ALLOWED[make_block_places(np.array([0, 7]), 42, 4, len(ALLOWED))].tolist() == PINNED
+from loadgen.features.traces.trace_blocks import BlockContent, IdTexts, find_prefix_reuse
 
 
 @pytest.mark.parametrize("allowed", [[0], [0, 9, 10, 99, 100], [7, 1234567], [999, 1000]])

@@ -6,13 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from builders.traces import (
-    TIMED,
-    TRACELAB,
-    WEKA_AGENTS,
-    jsonl,
-    planned,
-)
+from builders.traces import TIMED, TRACELAB, WEKA_AGENTS, jsonl, planned
 from loadgen.engines.engines import UNKNOWN
 from loadgen.features.data.data_command import PlanPreview
 from loadgen.features.traces.trace_replay import keep_rows
