@@ -58,7 +58,8 @@ def test_turns_that_are_made_here_are_shown(
 
 def test_one_is_not_plural(capsys: pytest.CaptureFixture[str]) -> None:
     names = ("timestamp", "input_length", "output_length", "hash_ids")
-    file = jsonl(Path.cwd(), [dict(zip(names, (0, length, 1, [1]), strict=True)) for length in (5, 5, 90)])
+    rows = [(i, length, 1, [1]) for i, length in enumerate((5, 5, 90))]
+    file = jsonl(Path.cwd(), [dict(zip(names, row, strict=True)) for row in rows])
     printed = shown(capsys, file, "--trace-format", "mooncake", "--trace-max-input-len", "20").splitlines()
     assert "left out      1 row: longer than --trace-max-input-len" in printed
     assert "outputs       1 token each" in printed
