@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -14,11 +15,13 @@ import pytest
 from engines import clients
 from engines.clients import Finished, loadgen, measured, read_json, read_run, scrape, start_loadgen
 from engines.running import Engine
-from loadgen.figures.metrics import compute_metrics
+from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.per_request import MetricOptions
+from loadgen.records.record import Records
 from loadgen.server import scraper
 from loadgen.server.exchange import ServerAddress
 from loadgen.server.scraper import MetricsScraper
+from loadgen.server.server_counters import ServerWindow
 from loadgen.verdict.reconcile import count_foreign_requests, find_mismatches, reconcile_figures
 
 pytestmark = pytest.mark.engine
@@ -70,6 +73,13 @@ def test_the_drop_in_command_gives_the_known_block_and_the_servers_totals(
     # A doubt of others' processes may take its room in the terminal.
     (report,) = (tmp_path / "runs").glob("*/report.txt")
     assert "tokens: as reported by the server in usage" in report.read_text("utf-8")
+
+
+def test_the_result_file_has_every_key_of_vllms(vllm: Engine, model: Path, tmp_path: Path) -> None:
+    saved = ["--save-result", "--save-detailed", "--result-filename", "ours.json"]
+    measured([*_drop_in(vllm, model), *saved], tmp_path)
+    sample = read_json(_SAMPLES / "vllm_bench_serve.json")
+    assert sample.keys() - read_json(tmp_path / "ours.json").keys() == set()
 
 
 def test_identical_texts_give_what_vllm_bench_serve_gets(
@@ -170,17 +180,23 @@ def _end_in_the_middle(doomed: Engine, number: signal.Signals, directory: Path) 
     return set(found)
 
 
+def _observed(engine: Engine, arguments: list[str], directory: Path) -> tuple[ServerWindow, Metrics, Records]:
+    """A run of loadgen with an observer beside it, and what the two say."""
+    directory.mkdir(exist_ok=True)
+    observer = MetricsScraper(ServerAddress(engine.base_url), "qwen3")
+    assert observer.scrape_before(idle_s=10.0) == ""
+    with observer.sampling():
+        measured([*arguments, "--no-observe"], directory)
+    records = read_run(directory)[1]
+    return observer.scrape_after(), compute_metrics(records, MetricOptions()), records
+
+
 def test_client_and_server_count_the_same_and_each_answer_tells_its_queue(
     caching_vllm: Engine, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scraper, "SAMPLING_SHARE", 1.0)  # the gauges once a second, whatever it costs
     load = [*_drop_in(caching_vllm, model), "--seed", "13", "--random-output-len", "256"]
-    observer = MetricsScraper(ServerAddress(caching_vllm.base_url), "qwen3")
-    assert observer.scrape_before(idle_s=10.0) == ""
-    with observer.sampling():
-        measured([*load, "--no-observe"], tmp_path)
-    window, records = observer.scrape_after(), read_run(tmp_path)[1]
-    metrics = compute_metrics(records, MetricOptions())
+    window, metrics, records = _observed(caching_vllm, load, tmp_path / "first")
     assert (window.settled, window.reset, window.models) == (True, False, ("qwen3",))
     assert (window.generation_tokens, window.prompt_tokens) == (32 * 256, 32 * 256)
     assert (metrics.total_output_tokens, metrics.total_input_tokens) == (32 * 256, 32 * 256)
@@ -201,3 +217,57 @@ def test_client_and_server_count_the_same_and_each_answer_tells_its_queue(
     assert 0 < told.server < told.client
     assert window.ttft is not None
     assert window.ttft.mean_ms == pytest.approx(metrics.ttft.mean_ms, rel=0.2)
+
+
+def test_the_same_prompts_again_are_seen_to_come_from_the_prefix_cache(
+    caching_vllm: Engine, model: Path, tmp_path: Path
+) -> None:
+    load = [*_drop_in(caching_vllm, model), "--seed", "11", "--random-output-len", "8"]
+    first, again = (_observed(caching_vllm, load, tmp_path / name)[0] for name in ("first", "again"))
+    # Of eight blocks of 32 tokens all but the last: the last token is always computed.
+    assert (first.prefix_hits, again.prefix_hits) == (0, 32 * 224)
+
+
+def _judged(finished: Finished, directory: Path) -> tuple[dict[str, dict[str, str]], dict[str, Any]]:
+    """The doubts of a run by name, and the rest of what its result says of it."""
+    assert finished.code == 0, finished.err
+    ours = read_run(directory)[0]["loadgen"]
+    return {doubt["name"]: doubt for doubt in ours["verdict"]["doubts"]}, ours
+
+
+def test_the_servers_counts_equal_ours_in_the_report(vllm: Engine, model: Path, tmp_path: Path) -> None:
+    finished = loadgen([*_drop_in(vllm, model), "--num-warmups", "8"], tmp_path)
+    doubts, ours = _judged(finished, tmp_path)
+    rows = {row["figure"]: (row["client"], row["server"]) for row in ours["reconciliation"]}
+    assert rows["requests finished"] == (32, 32)
+    assert rows["generated tokens"] == (32 * 64, 32 * 64)
+    assert rows["prompt tokens"] == (32 * 256, 32 * 256)
+    # Its lines in the terminal may lack them, where a doubt of others' processes takes their room.
+    (report,) = (tmp_path / "runs").glob("*/report.txt")
+    printed = report.read_text("utf-8").splitlines()
+    assert "server-reported figures: as vllm counts them" in printed
+    of_rows = [re.split(" {2,}", line) for line in printed if line.startswith(tuple(rows))]
+    differences = {cells[0]: cells[-1] for cells in of_rows}
+    assert {differences[figure] for figure in ("requests finished", "generated tokens", "prompt tokens")} == {
+        "0"
+    }
+    counted = {"tokens-differ", "tokens-far-off", "foreign-requests", "prefix-cache", "counters-reset"}
+    assert counted & doubts.keys() == set()
+
+
+def test_low_load_after_high_load_of_one_seed_is_a_warm_cache(
+    caching_vllm: Engine, model: Path, tmp_path: Path
+) -> None:
+    """The published Jetson Thor pages: the second run's prompts were the first ten of the first run's."""
+    same = ["--seed", "0", "--prompt-format", "text-vllm", "--random-input-len", "384"]
+    found = []
+    for name, requests, at_once in (("high", "24", "8"), ("low", "6", "1")):
+        directory = tmp_path / name
+        directory.mkdir()
+        load = ["--num-prompts", requests, "--max-concurrency", at_once, *same]
+        found.append(_judged(loadgen([*_drop_in(caching_vllm, model), *load], directory), directory))
+    (cold, _), (warm, ours) = found
+    assert "prefix-cache" not in cold
+    assert warm["prefix-cache"]["severity"] == "suspect"
+    assert "%" in warm["prefix-cache"]["evidence"]
+    assert ours["verdict"]["level"] != "VALID"
