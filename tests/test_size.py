@@ -15,7 +15,7 @@ CEILINGS = {
     "modules of loadgen/": 380,
     "functions of loadgen/": 5_565,
     "classes of loadgen/": 910,
-    "lines of tests/": 85_999,
+    "lines of tests/": 72_802,
 }
 SLACK = 0.01  # the share below its ceiling from which on a number is worth writing down
 
@@ -33,7 +33,7 @@ def measure_sizes() -> dict[str, int]:
         "modules of loadgen/": len(texts),
         "functions of loadgen/": functions,
         "classes of loadgen/": classes,
-        "lines of tests/": sum(path.read_text("utf-8").count("\n") for path in TESTS),
+        "lines of tests/": 72_802sum(path.read_text("utf-8").count("\n") for path in TESTS),
     }
 
 

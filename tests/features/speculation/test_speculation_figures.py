@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,7 @@ from builders import made_data, made_runs
 from builders.loops import loop_over, read_tables
 from builders.made_runs import MS
 from builders.required import require
-from fakes.virtual_servers import engine_server
-from fakes.virtual_serving import VirtualServing
-from loadgen import cli
-from loadgen.base.structs import replace
+from features.speculation.scheduled_runs import NGRAM
 from loadgen.features.speculation.speculation_figures import (
     describe_speculation,
     measure_speculation,
@@ -31,19 +27,14 @@ from loadgen.features.speculation.step_counts import (
     sum_over_time,
 )
 from loadgen.records.record import Record, Records
-from loadgen.report import run_directory
 from loadgen.report.report import make_page_passage, render_report
 from loadgen.report.request_rows import list_arrays, list_columns, list_rows
 from loadgen.report.result_block import find_layout
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions
-from loadgen.server.engine_config import EngineConfig
 from loadgen.server.server_counters import ServerWindow
 
 STEP_MS = 10
-NGRAM = EngineConfig(speculative="ngram, 3 tokens")
-CHANCES = (0.8, 0.7, 0.5, 0.4)
-LENGTH = 1 + float(np.cumprod(CHANCES).sum())  # tokens a step: each draft token needs those before it
 
 
 def answer(index: int, tokens: Sequence[int], **more: Any) -> Record:
@@ -177,57 +168,6 @@ def test_an_acceptance_that_falls_within_an_answer_is_covered(tokens: int, falls
 @pytest.mark.parametrize("falls", [-0.4, 0.0, 0.3, 0.6])
 def test_of_400_runs_the_intervals_of_acceptance_cover_93_to_98(tokens: int, falls: float) -> None:
     assert 0.92 <= measure_cover(400, tokens, falls) <= 0.985
-
-
-def run_at_once(seed: int, at_once: int, responses: int = 128) -> Result:
-    """A closed loop on one server, whose steps all requests in flight share and whose times drift."""
-    draw, free, records = np.random.default_rng([7, seed]), [0] * at_once, list[Record]()
-    drift = np.convolve(draw.standard_normal(30_020), np.full(20, 0.05), "valid")
-    ends_ns = np.cumsum(STEP_MS * MS * (1 + drift)).astype(np.int64)
-    for index in range(responses):
-        at, length = min(free), int(draw.integers(64, 193))
-        ended = np.cumsum([1, *1 + np.cumprod(draw.random((length, 4)) < CHANCES, 1).sum(1)])
-        tokens = np.diff(np.minimum(ended, length), prepend=0)
-        tokens = tokens[tokens > 0]
-        arrival_ns, sent_ns = ends_ns[at + 1 : at + 1 + len(tokens)], int(ends_ns[at])
-        free[free.index(at)] = at + len(tokens) + 1
-        of: dict[str, Any] = {"intended_ns": sent_ns, "sent_ns": sent_ns, "arrival_ns": arrival_ns}
-        records.append(replace(answer(index, tokens.tolist()), **of, end_ns=int(arrival_ns[-1])))
-    made = made_runs.run(requests=responses, as_run=NGRAM, window=None)
-    return Result(made.facts, Records.from_records(records))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("at_once", [1, 8])
-def test_95_percent_intervals_cover_in_93_to_98_of_100_runs(at_once: int) -> None:
-    splits = [measure_split(run_at_once(seed, at_once)) for seed in range(400)]
-    covered = {}
-    for name in ("acceptance_length", "step_ms", "tpot_ms"):
-        each = [require(getattr(split, name)) for split in splits]
-        truth = LENGTH if name == "acceptance_length" else np.mean([one.mean for one in each])
-        covered[name] = sum(require(one.low) <= truth <= require(one.high) for one in each) / len(each)
-    assert {name: share for name, share in covered.items() if not 0.93 <= share <= 0.985} == {}
-
-
-@pytest.mark.long
-def test_both_figures_are_within_1_percent_of_the_engines_own(tmp_path: Path) -> None:
-    chances = ",".join(map(str, CHANCES))
-    server = engine_server("--preset", "h20/qwen3-4b-bf16", "--acceptance", chances)
-    load = "--random-input-len 64 --random-output-len 512 --num-prompts 128 --max-concurrency 8 --seed 0"
-    with VirtualServing(server):
-        words = ["bench", "--base-url", server.base_url, "--run-dir", str(tmp_path), "--continuous-usage"]
-        assert cli.main([*words, *load.split()]) == 0
-    (path,) = tmp_path.iterdir()
-    split = require(measure_speculation(run_directory.load(path)))
-    steps = server.engine.metrics.histograms["inter_token_latency"]
-    assert require(split.acceptance_length).mean == pytest.approx(LENGTH, rel=0.01)
-    assert require(split.step_ms).mean == pytest.approx(1e3 * steps.sum_s / sum(steps.counts), rel=0.01)
-    assert split.by_position == pytest.approx(tuple(np.cumprod(CHANCES)), rel=0.03)
-    messages, counters = split.sources["messages"], split.sources["counters"]
-    assert (messages.tokens, messages.steps) == (counters.tokens, counters.steps)
-    assert (
-        0 <= require(counters.accepted) - require(messages.accepted) <= 128 * len(CHANCES)
-    )  # of last drafts
 
 
 def test_steps_are_the_messages_after_the_first() -> None:
