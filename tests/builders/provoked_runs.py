@@ -32,6 +32,8 @@ _MOST = 250  # tokens of a model's context
 FOUR = "--random-input-len 64 --random-output-len 10 --num-prompts 80 --max-concurrency 4"
 TEN = "--random-input-len 5 --random-output-len 10 --num-prompts 80 --max-concurrency 4"
 FIVE = "--random-input-len 5 --random-output-len 5 --num-prompts 80 --max-concurrency 4"
+# A rule notes failures as they are decoded: how many more are sent by then is a matter of chance.
+ALONE = f"{FIVE} --num-prompts 400 --max-concurrency 1"
 MANY = "--random-input-len 5 --random-output-len 5 --num-prompts 240 --max-concurrency 4"
 SIX = "--random-input-len 64 --random-output-len 10 --num-prompts 72 --max-concurrency 6"
 PICTURES = Path(__file__).parents[1] / "data" / "pictures"
@@ -203,9 +205,9 @@ _OF_SERVERS = {
     ),
     "half of the requests fail": Provocation(failing(2), FIVE, {"many-failures"}),
     "failures until a rule ends the run": Provocation(
-        failing(2), f"{FIVE} --max-failures 5", {"stopped-by-rule", "many-failures"}, code=1
+        failing(2), f"{ALONE} --max-failures 30", {"stopped-by-rule", "many-failures"}, code=1
     ),
-    "a dead server": Provocation(failing(1), FIVE, {"stopped-by-rule", "many-failures"}, code=1),
+    "a dead server": Provocation(failing(1), ALONE, {"stopped-by-rule", "many-failures"}, code=1),
     "one of twenty requests fails": Provocation(failing(20), FIVE, {"failures"}),
     "a server that closes one of ten idle connections": Provocation(made.closing(10), FIVE, {"many-resent"}),
     "a server that closes one of a hundred and ten": Provocation(made.closing(110), MANY, {"resent"}),

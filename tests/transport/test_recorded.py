@@ -111,7 +111,12 @@ def test_an_answer_in_one_piece_has_counts_and_an_end_but_no_arrivals(
 
 def test_every_recorded_response_is_in_a_table() -> None:
     tests = Path(__file__).parents[1]
-    places = (*tests.glob("features/*/test_*_api.py"), *tests.glob("cases/*.json"), Path(__file__))
+    places = (
+        *tests.glob("features/**/test_*_api.py"),
+        *tests.glob("features/*.json"),
+        *tests.glob("cases/*.json"),
+        Path(__file__),
+    )
     source = "".join(path.read_text() for path in places)
     names = {f"{path.parent.name}/{path.stem}" for path in recorded.RESPONSES.glob("*/*.[th]*")}
     assert [name for name in sorted(names) if f'"{name}"' not in source] == []
