@@ -146,7 +146,7 @@ def _annotation(value: Any) -> str:
     if isinstance(value, ForwardRef):  # of a TypedDict whose module has its annotations as text
         return value.__forward_arg__
     if not isinstance(value, str):
-        return inspect.formatannotation(value)
+        return inspect.formatannotation(value).replace("typing.", "")  # which Python 3.13 leaves out
     return value
 
 

@@ -15,7 +15,7 @@ CEILINGS = {
     "modules of loadgen/": 380,
     "functions of loadgen/": 5_565,
     "classes of loadgen/": 910,
-    "lines of tests/": 72_802,
+    "lines of tests/": 72_809,
 }
 SLACK = 0.01  # the share below its ceiling from which on a number is worth writing down
 

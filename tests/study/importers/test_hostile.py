@@ -97,7 +97,7 @@ def test_a_figure_of_a_file_that_is_none_is_left_out(key: str, said: str, tmp_pa
 @loop_over(
     ("name", "content", "why"),
     [
-        ("deep.json", '{"model_id":' * 5000, "not valid JSON, or cut off: maximum recursion depth"),
+        ("deep.json", '{"model_id":' * 500_000, "not valid JSON, or cut off: maximum recursion depth"),
         ("cut.json", "{\n" * 1000 + '"mean_ttft_ms"',
          "the 200th part that is not valid JSON: the rest was not read"),
         ("speed.csv", "model,input_length,speed_tok_s\nm,1,OOM\n", "1 of 1 rows of a table have no figures"),
