@@ -229,7 +229,7 @@ def test_what_was_sent_stands_under_the_cards_of_a_file() -> None:
     assert heading(page)[1] == "m, trace trace.jsonl, 25 requests/s"
     lines = dict(re.findall(r"<div><dt>(\w+)</dt><dd>([^<]*)</dd></div>", page))
     assert lines["schedule"] == "mooncake, the whole trace, 320 requests in 12.8 s; 25 requests/s on average"
-    assert lines["lengths"] == "prompts 100 tokens each; answers 11 tokens each"
+    assert lines["lengths"] == "prompts 100 tokens each; outputs 11 tokens each"
     assert page.count("What was sent") == 2
     assert "What was sent" not in single_page(made_runs.run())
 
