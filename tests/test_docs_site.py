@@ -44,7 +44,7 @@ TABLED = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 FOUND_BROKEN = ROOT / "tests" / "whole" / "found_broken.csv"
 FOLDERS = {path.parent.name for path in ROOT.glob("loadgen/*/__init__.py")}
-MOST_WORDS = 45_000  # that people wrote in docs/: only downwards
+MOST_WORDS = 44_984  # that people wrote in docs/: only downwards
 MEASURED = ("benchmarks.md", "comparing-calibration.md", "gate-calibration.md")  # benchmarks/ has tables
 LINK = re.compile(r"\]\(([\w./-]+\.\w+)(?:#[\w-]+)?\)")
 
