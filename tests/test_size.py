@@ -11,7 +11,7 @@ from builders.lint import CLIENT, TESTS
 
 # What was measured when it was last lowered. A change that needs more takes as much away elsewhere.
 CEILINGS = {
-    "lines of loadgen/": 95_355,
+    "lines of loadgen/": 95_352,
     "modules of loadgen/": 380,
     "functions of loadgen/": 5_565,
     "classes of loadgen/": 910,

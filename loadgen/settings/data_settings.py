@@ -98,7 +98,8 @@ _OURS = tuple(name for name, source in _NAMED.items() if not source.from_vllm)
 _VLLMS = tuple(name for name in get_args(DatasetName)[1:] if name not in _OURS)
 # Files of rows, which are shuffled and sent again where there are too few; "" is known by its rows.
 _ROWS = ("", *(name for name, source in _NAMED.items() if source.reads_file))
-_FILES = (*_ROWS, "trace", "timed_trace")
+_TRACES = tuple(name for name, source in SOURCES.items() if source.is_trace)
+_FILES = (*_ROWS, *_TRACES)
 
 
 # fmt: off
@@ -176,10 +177,6 @@ DATA_SETS: dict[str, tuple[str, ...]] = {
 }
 
 
-_UNREAD_SETS = (None, "random")
-_TRACES = ("trace", "timed_trace")
-
-
 def check_conflicts(rows: Iterable[SettingRow], values: Values, typed: Collection[str] = ()) -> None:
     """Raise UsageError for the first of `rows` that lacks a setting it needs, or contradicts another.
 
@@ -235,7 +232,7 @@ def find_data(values: Values) -> tuple[str, str]:
     name = values["dataset_name"]
     if values["trace"]:
         return "trace", "--trace"
-    if name not in _UNREAD_SETS:
+    if name not in (None, RANDOM):
         return str(name), f"--dataset-name {name}"
     return ("", "--dataset-path") if values["dataset_path"] and name is None else ("random", "")
 
